@@ -1,0 +1,43 @@
+# Everything a person types in this checkout. `make` alone lists it.
+PY   := .venv/bin/python
+MARK := .venv/.installed
+
+.PHONY: help setup run test check bench format proto lock clean
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: $(MARK)  ## the .venv, from the lock
+
+$(MARK): locks/dev.txt pyproject.toml scripts/make-venv
+	@sh scripts/make-venv .venv locks/dev.txt
+	@touch $@
+
+run: $(MARK)  ## train, export, serve and predict on this machine's CPU
+	@$(PY) -m jaxport.tour
+
+test: $(MARK)  ## the whole test suite
+	@$(PY) -m pytest
+
+check: $(MARK)  ## format, lint, types, generated code
+	@$(PY) -m ruff format --check --quiet . || { echo "make format puts it right"; exit 1; }
+	@$(PY) -m ruff check --quiet .
+	@$(PY) scripts/generate_wire.py --check
+	@$(PY) -m basedpyright --level error
+
+format: $(MARK)  ## put the format right
+	@$(PY) -m ruff format .
+	@$(PY) -m ruff check --fix .
+
+bench: $(MARK)  ## figures, as ratios against the same executables in process
+	@$(PY) -m benchmarks.serving
+
+proto: $(MARK)  ## generate jaxport/wire from proto/
+	@$(PY) scripts/generate_wire.py
+
+lock: $(MARK)  ## resolve the locks again
+	@$(PY) scripts/lock.py
+
+clean:  ## remove the .venv, caches and ./work
+	rm -rf .venv work build dist .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
