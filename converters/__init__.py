@@ -1,0 +1,24 @@
+"""checkpoint -> bundle. Names load when they are first used, so that a reader pays for no exporter."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from converters.bundle import Bundle, open_bundle
+    from converters.export import TensorSpec, export_bundle
+
+__all__ = ["Bundle", "TensorSpec", "export_bundle", "open_bundle"]
+
+_HOME = {
+    "Bundle": "converters.bundle",
+    "open_bundle": "converters.bundle",
+    "TensorSpec": "converters.export",
+    "export_bundle": "converters.export",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'converters' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOME[name]), name)

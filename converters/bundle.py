@@ -1,0 +1,214 @@
+"""The bundle's reader: everything is hashed before it is parsed, and nothing else of jaxport is needed.
+
+    bundle = open_bundle(Path("models/nano/1"))
+    program = bundle.exported("predict")
+    outputs = program.call(bundle.load_weights(), {"tokens": tokens})
+
+Digests give integrity, not authenticity: whoever can write the volume is trusted.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax.export
+import numpy as np
+
+from converters.errors import BundleError, BundleNotFound
+from converters.golden import Golden, check_outputs, unpack_goldens
+from converters.manifest import Manifest, Signature, parse_manifest
+
+MANIFEST = "manifest.json"
+MANIFEST_DIGEST = "manifest.json.sha256"
+WEIGHTS = "weights"
+CHUNK = 1 << 20
+
+
+def list_versions(model_dir: Path) -> list[int]:
+    """Versions in a model's folder, ascending. Names that are not positive integers are ignored."""
+    try:
+        names = [entry.name for entry in model_dir.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    numbers = [int(name) for name in names if name.isascii() and name.isdigit() and not name.startswith("0")]
+    return sorted(n for n in numbers if (model_dir / str(n) / MANIFEST).is_file())
+
+
+def list_models(models_root: Path) -> list[str]:
+    """Names of the folders that hold at least one version, sorted. Hidden names are ignored."""
+    try:
+        entries = sorted(models_root.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [e.name for e in entries if not e.name.startswith(".") and e.is_dir() and list_versions(e)]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle whose digests were right when it was opened. Files are hashed again as they are parsed."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def version(self) -> int:
+        """The folder's number; 0 for a bundle that lies under another name."""
+        return int(self.path.name) if self.path.name.isdigit() else 0
+
+    @property
+    def swap_key(self) -> str:
+        return self.manifest.swap_key
+
+    def signature(self, name: str = "predict") -> Signature:
+        try:
+            return self.manifest.signatures[name]
+        except KeyError:
+            known = ", ".join(sorted(self.manifest.signatures))
+            raise BundleNotFound(f"{self.path}: no signature {name!r}; it has {known}") from None
+
+    def exported(self, name: str = "predict") -> jax.export.Exported:
+        """The program. `.call(weights, inputs)` takes and gives dicts by name; see load_weights."""
+        signature = self.signature(name)
+        data = self.read(signature.program)
+        try:
+            return jax.export.deserialize(bytearray(data))
+        # The format has no error type of its own: flatbuffers, MLIR and jax raise what they like.
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise BundleError(
+                f"{self.path / signature.program}: jax {jax.__version__} cannot load this program ({reason}); it was "
+                f"written by jaxlib {self.manifest.jaxlib_version} and loads in releases until "
+                f"{self.manifest.window_ends}: export it again"
+            ) from error
+
+    def load_weights(self) -> dict[str, np.ndarray]:
+        """Every weight by name, on the host. Each array's own digest is checked after parsing."""
+        self._check_folder(WEIGHTS)
+        # Here and not above: reading a manifest or a program needs no orbax.
+        from orbax.checkpoint import v1 as ocp
+
+        specs = self.manifest.weights
+        stored = {w.name: np.empty(w.shape, np.dtype(w.dtype)) for w in specs if 0 not in w.shape}
+        loaded = ocp.load(str((self.path / WEIGHTS).absolute()), stored) if stored else {}
+        weights: dict[str, np.ndarray] = {}
+        for spec in specs:
+            # Orbax stores no array without elements; the manifest knows all there is to know of one.
+            value = np.asarray(loaded[spec.name]) if spec.name in loaded else np.empty(spec.shape, spec.dtype)
+            if array_sha256(value) != spec.sha256:
+                raise BundleError(
+                    f"{self.path / WEIGHTS}: weight {spec.name!r} is not the one that was exported"
+                )
+            weights[spec.name] = value
+        return weights
+
+    def goldens(self, name: str = "predict") -> tuple[Golden, ...]:
+        """Inputs and the source function's outputs, for batch 1 and a ragged batch."""
+        path = self.signature(name).golden
+        return unpack_goldens(self.read(path), str(self.path / path))
+
+    def check_golden(
+        self, name: str, golden: Golden, outputs: Mapping[str, np.ndarray], platform: str
+    ) -> float:
+        """Compares `outputs` with the golden's; returns error / allowed, raises GoldenMismatch above 1.
+
+        `platform` is jax.export's name for the device: "cpu", "cuda".
+        """
+        tolerances = self.manifest.tolerances[platform]
+        wanted = {output: tolerances[f"{name}/{output}"] for output in golden.outputs}
+        what = f"{self.path} {name} batch {golden.batch} on {platform}"
+        return check_outputs(outputs, golden.outputs, wanted, what)
+
+    def read(self, name: str) -> bytes:
+        """The bytes of one file of the manifest, checked against its digest."""
+        digest = self.manifest.files.get(name)
+        if digest is None:
+            raise BundleError(f"{self.path / name}: not in the manifest")
+        data = _read(self.path / name)
+        if len(data) != digest.bytes or hashlib.sha256(data).hexdigest() != digest.sha256:
+            raise _altered(self.path / name, len(data), digest.bytes)
+        return data
+
+    def check_files(self) -> None:
+        """Hashes every file; BundleError names the first that is missing, altered or not in the manifest."""
+        for name in self.manifest.files:
+            self._check_file(name)
+        self._check_folder(WEIGHTS, hashed=True)
+
+    def _check_folder(self, folder: str, *, hashed: bool = False) -> None:
+        """Every file below `folder` is in the manifest, and (unless just `hashed`) is what it says."""
+        for path in _files(self.path / folder):
+            name = path.relative_to(self.path).as_posix()
+            if name not in self.manifest.files:
+                raise BundleError(f"{path}: not in the manifest; remove it")
+        if not hashed:
+            for name in self.manifest.files:
+                if name.startswith(f"{folder}/"):
+                    self._check_file(name)
+
+    def _check_file(self, name: str) -> None:
+        path, wanted = self.path / name, self.manifest.files[name]
+        digest, size = hashlib.sha256(), 0
+        try:
+            with path.open("rb") as file:
+                while chunk := file.read(CHUNK):
+                    digest.update(chunk)
+                    size += len(chunk)
+        except OSError as error:
+            raise BundleError(f"{path}: {error.strerror or error}") from None
+        if size != wanted.bytes or digest.hexdigest() != wanted.sha256:
+            raise _altered(path, size, wanted.bytes)
+
+
+def open_bundle(path: Path | str) -> Bundle:
+    """Reads the manifest and hashes every file of the bundle at `path`.
+
+    BundleNotFound: there is no bundle. BundleError: a file is missing, altered, or of another schema.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise BundleNotFound(f"{path}: no such folder; a bundle is models/<name>/<version>")
+    bundle = Bundle(path, read_manifest(path))
+    bundle.check_files()
+    return bundle
+
+
+def read_manifest(path: Path | str) -> Manifest:
+    """The manifest alone, checked against manifest.json.sha256. No other file is touched."""
+    path = Path(path)
+    if not (path / MANIFEST).exists() and not (path / MANIFEST_DIGEST).exists():
+        versions = ", ".join(map(str, list_versions(path)))
+        hint = f"; its versions are {versions}" if versions else ""
+        raise BundleNotFound(f"{path}: holds no {MANIFEST}{hint}")
+    data = _read(path / MANIFEST)
+    wanted = _read(path / MANIFEST_DIGEST).decode("ascii", "replace")
+    if wanted != digest_line(data):
+        raise BundleError(f"{path / MANIFEST}: does not match {MANIFEST_DIGEST}; one of the two was altered")
+    return parse_manifest(data, str(path / MANIFEST))
+
+
+def digest_line(manifest: bytes) -> str:
+    """The content of manifest.json.sha256, in the format of sha256sum."""
+    return f"{hashlib.sha256(manifest).hexdigest()}  {MANIFEST}\n"
+
+
+def array_sha256(array: np.ndarray) -> str:
+    """Digest of an array's row-major bytes."""
+    # uint8 views: bfloat16 and its kin do not export a buffer of their own.
+    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if not path.is_dir())
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BundleError(f"{path}: {error.strerror or error}") from None
+
+
+def _altered(path: Path, size: int, wanted: int) -> BundleError:
+    how = f"{size} bytes, the manifest has {wanted}" if size != wanted else "its sha256 is not the manifest's"
+    return BundleError(f"{path}: altered or damaged ({how}); export or copy the bundle again")

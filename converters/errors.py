@@ -1,0 +1,49 @@
+"""What can be wrong with a bundle or an export, each with its exit code."""
+
+
+class ConvertError(Exception):
+    """One line: the thing, the value found, the value needed, what to change."""
+
+    exit_code = 2
+
+
+class BundleNotFound(ConvertError):
+    """The path holds no bundle."""
+
+
+class BundleError(ConvertError):
+    """A file of the bundle is missing, altered or not understood; the message names it."""
+
+    exit_code = 3
+
+
+class GoldenMismatch(ConvertError):
+    """The program's answer on this device is not the source function's."""
+
+    exit_code = 3
+
+
+class ExportRefused(ConvertError):
+    """The function exports into something that would be wrong or fail later."""
+
+    exit_code = 3
+
+
+class BadSpec(ConvertError):
+    """The inputs, outputs or example given for an export do not fit each other."""
+
+
+class VersionTaken(ConvertError):
+    """The version exists, or another export holds it."""
+
+
+class StorageError(ConvertError):
+    """The volume refused: full, read-only, or gone."""
+
+    exit_code = 4
+
+
+class PlatformMissing(ConvertError):
+    """The bundle has no program for this machine's device."""
+
+    exit_code = 4

@@ -1,0 +1,187 @@
+"""What an export has to show before it is published: that the program answers as the function does.
+
+Goldens come from the source function under plain jit at concrete shapes. The program is compiled at the same shapes,
+compared, and then padded: the rows of a request may not change with what stands in the rows beside them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+
+from converters.errors import ExportRefused, GoldenMismatch
+from converters.golden import Golden, check_outputs, is_exact
+from converters.manifest import Tolerance
+from converters.program import Program, trace_or_refuse, weight_specs
+from converters.spec import Example
+
+GOLDEN_BATCHES = (1, 3)  # one row alone, and one that no bucket fits
+OTHER_BATCHES = (2, 7, 64)
+PADDED_BATCH = 7
+
+# A share of the output's scale that two correct machines may differ by. On cuda float32 products run in TF32
+# (10 bits of mantissa) unless the precision is raised.
+SHARES = {"float64": 1e-12, "float32": 1e-5, "complex64": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
+TF32_SHARE = 5e-3
+COARSE_SHARE = 0.25  # eight bits and fewer
+
+Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The goldens, the tolerances per platform and output, and the worst error seen as a share of its tolerance."""
+
+    goldens: tuple[Golden, ...]
+    tolerances: Mapping[str, Mapping[str, Tolerance]]
+    worst_share: float
+
+
+def prove(
+    program: Program,
+    exported: jax.export.Exported,
+    weights: Mapping[str, np.ndarray],
+    example: Example,
+    platform: str,
+    precision: str,
+) -> Proof:
+    """Runs function and program side by side on this machine's `platform`; ExportRefused where they differ."""
+    on_device = jax.device_put(dict(weights))
+    run_source = _jitted(program, on_device)
+    run_program = compiled_runner(exported, on_device)
+    goldens = tuple(_golden(run_source, example.batch(rows)) for rows in GOLDEN_BATCHES)
+    tolerances = {p: tolerances_for(goldens[-1], p, precision) for p in exported.platforms}
+    share = 0.0
+    for golden in (*goldens, *(_golden(run_source, example.batch(rows)) for rows in OTHER_BATCHES)):
+        share = max(share, _compare(run_program, golden, tolerances[platform]))
+    check_padding(run_program, goldens[-1], tolerances[platform])
+    return Proof(goldens, tolerances, share)
+
+
+def _jitted(program: Program, weights: Mapping[str, Any]) -> Run:
+    jitted = jax.jit(program)
+
+    def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return to_host(trace_or_refuse(lambda: jitted(weights, dict(inputs))))
+
+    return run
+
+
+def compiled_runner(exported: jax.export.Exported, weights: Mapping[str, Any]) -> Run:
+    """A function from inputs to outputs that compiles the program at each batch size once."""
+    executables: dict[int, Any] = {}
+
+    def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        rows = len(next(iter(inputs.values())))
+        if rows not in executables:
+            specs = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in inputs.items()}
+            lowered = jax.jit(exported.call).lower(weight_specs(weights), specs)
+            executables[rows] = lowered.compile()
+        return to_host(executables[rows](weights, dict(inputs)))
+
+    return run
+
+
+def to_host(outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return {name: np.asarray(value) for name, value in outputs.items()}
+
+
+def _golden(run: Run, inputs: dict[str, np.ndarray]) -> Golden:
+    rows = len(next(iter(inputs.values())))
+    return Golden(rows, inputs, run(inputs))
+
+
+def _compare(run: Run, golden: Golden, tolerances: Mapping[str, Tolerance]) -> float:
+    what = f"the exported program differs from the function at batch {golden.batch}"
+    try:
+        return check_outputs(run(golden.inputs), golden.outputs, tolerances, what)
+    except GoldenMismatch as error:
+        raise ExportRefused(
+            f"{error}; the function may branch on the batch size, which a symbol cannot do"
+        ) from error
+
+
+def check_padding(run: Run, golden: Golden, tolerances: Mapping[str, Tolerance]) -> None:
+    """ExportRefused where the golden's rows change when rows of noise or NaN are put beside them."""
+    for kind, fill in (("random", _random_rows), ("NaN", _nan_rows)):
+        padded = {}
+        for name, rows in golden.inputs.items():
+            padding = fill(rows, PADDED_BATCH - golden.batch)
+            padded[name] = np.concatenate([rows, padding])
+        outputs = {name: value[: golden.batch] for name, value in run(padded).items()}
+        what = f"the rows of a batch depend on each other: with {kind} rows beside them"
+        try:
+            check_outputs(outputs, golden.outputs, tolerances, what)
+        except GoldenMismatch as error:
+            cure = "a batch is padded when it is served, so a mean, sort or norm over the batch would answer wrongly"
+            raise ExportRefused(f"{error}; {cure}; compute it per row") from error
+
+
+def _random_rows(rows: np.ndarray, count: int) -> np.ndarray:
+    """Other values of the same range: an id stays an id."""
+    generator = np.random.default_rng(0)
+    picked = generator.permuted(np.resize(rows, (count, *rows.shape[1:])).reshape(count, -1), axis=1)
+    if not is_exact(rows.dtype):
+        picked = (picked.astype(np.complex64) * 3 + generator.normal(size=picked.shape)).real.astype(
+            rows.dtype
+        )
+    return picked.reshape(count, *rows.shape[1:])
+
+
+def _nan_rows(rows: np.ndarray, count: int) -> np.ndarray:
+    if is_exact(rows.dtype):
+        return np.zeros((count, *rows.shape[1:]), rows.dtype)
+    return np.full((count, *rows.shape[1:]), np.nan, rows.dtype)
+
+
+def tolerances_for(golden: Golden, platform: str, precision: str) -> dict[str, Tolerance]:
+    """By output name. The tolerance is a share of the output's scale, and below half of what a wrong row shows."""
+    return {name: _tolerance(value, platform, precision) for name, value in golden.outputs.items()}
+
+
+def _tolerance(value: np.ndarray, platform: str, precision: str) -> Tolerance:
+    if is_exact(value.dtype):
+        return Tolerance(0.0, 0.0, 1.0)
+    wide = np.abs(value.astype(np.complex128))
+    finite = wide[np.isfinite(wide)]
+    scale = float(finite.max()) if finite.size else 0.0
+    wrong = _distance_between_rows(value)
+    share = SHARES.get(value.dtype.name, COARSE_SHARE)
+    if platform == "cuda" and value.dtype.name in ("float32", "complex64") and precision == "default":
+        share = TF32_SHARE
+    if wrong:
+        # At the largest element atol + rtol * |want| is 2 * share * scale.
+        share = min(share, wrong / (4 * scale))
+    return Tolerance(atol=share * scale, rtol=share, wrong=wrong)
+
+
+def _distance_between_rows(value: np.ndarray) -> float:
+    """How far the answer of another row is: the smallest, over the rows, of the largest difference to the next row.
+
+    0 where two rows have one answer (a constant output): then nothing tells a wrong row.
+    """
+    wide = value.astype(np.complex128).reshape(len(value), -1)
+    if wide.size == 0:
+        return 0.0
+    difference = np.abs(wide - np.roll(wide, 1, axis=0))
+    return float(np.where(np.isfinite(difference), difference, 0.0).max(axis=1).min())
+
+
+def batch_outputs(
+    exported: jax.export.Exported, names: Sequence[str], symbol: str
+) -> dict[str, tuple[Any, ...]]:
+    """Shapes of the outputs by name; ExportRefused where one does not have the batch as its first dimension."""
+    avals = jax.tree.unflatten(exported.out_tree, exported.out_avals)
+    shapes = {}
+    for name in names:
+        shape = tuple(int(d) if isinstance(d, int) else str(d) for d in avals[name].shape)
+        if not shape or shape[0] != symbol or symbol in map(str, shape[1:]):
+            raise ExportRefused(
+                f"output {name!r} has shape [{', '.join(map(str, shape))}]; its first dimension must be the batch "
+                f"{symbol!r} and no other may be, so that rows can be handed back to their callers"
+            )
+        shapes[name] = shape
+    return shapes

@@ -1,0 +1,45 @@
+"""Parameters as weights: any pytree becomes a flat dict of string names, and back."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from converters.errors import BadSpec
+from converters.spec import check_dtype
+
+
+def flatten_params(params: Any) -> tuple[dict[str, np.ndarray], Callable[[Mapping[str, Any]], Any]]:
+    """(weights by name in sorted order, function that rebuilds the tree from such a dict).
+
+    Names are the path's keys joined by dots: {"layer": [{"w": ...}]} gives "layer.0.w". BadSpec: two leaves with one
+    name, or a leaf that is no array.
+    """
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(params)
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") or "params" for path, _ in leaves]
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if twice:
+        raise BadSpec(f"params: two leaves are called {twice[0]!r}; rename one of the keys")
+    weights = {name: _array(name, leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
+
+    def rebuild(flat: Mapping[str, Any]) -> Any:
+        return jax.tree_util.tree_unflatten(treedef, [flat[name] for name in names])
+
+    return dict(sorted(weights.items())), rebuild
+
+
+def _array(name: str, leaf: Any) -> np.ndarray:
+    if isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        raise BadSpec(f"params: {name!r} is a typed PRNG key; pass jax.random.key_data(key) instead")
+    try:
+        array = np.asarray(leaf)
+    except (TypeError, ValueError):
+        array = np.asarray(None)
+    if array.dtype == object:
+        raise BadSpec(f"params: {name!r} is a {type(leaf).__name__}; an array is needed")
+    if isinstance(leaf, float | int | bool):
+        # A Python number has the dtype that JAX would give it, not numpy's 64 bits.
+        array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
+    check_dtype(f"params: {name!r}", array.dtype.name)
+    return np.ascontiguousarray(array).reshape(array.shape)
