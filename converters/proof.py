@@ -4,7 +4,7 @@ Goldens come from the source function under plain jit at concrete shapes. The pr
 compared, and then padded: the rows of a request may not change with what stands in the rows beside them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,8 @@ import numpy as np
 from converters.errors import ExportRefused, GoldenMismatch
 from converters.golden import Golden, check_outputs, is_exact
 from converters.manifest import Tolerance
-from converters.program import Program, trace_or_refuse, weight_specs
+from converters.program import Program, trace_or_refuse
+from converters.run import Run, compiled_runner, to_host
 from converters.spec import Example
 
 GOLDEN_BATCHES = (1, 3)  # one row alone, and one that no bucket fits
@@ -27,8 +28,6 @@ PADDED_BATCH = 7
 SHARES = {"float64": 1e-12, "float32": 1e-5, "complex64": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 TF32_SHARE = 5e-3
 COARSE_SHARE = 0.25  # eight bits and fewer
-
-Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -68,25 +67,6 @@ def _jitted(program: Program, weights: Mapping[str, Any]) -> Run:
         return to_host(trace_or_refuse(lambda: jitted(weights, dict(inputs))))
 
     return run
-
-
-def compiled_runner(exported: jax.export.Exported, weights: Mapping[str, Any]) -> Run:
-    """A function from inputs to outputs that compiles the program at each batch size once."""
-    executables: dict[int, Any] = {}
-
-    def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        rows = len(next(iter(inputs.values())))
-        if rows not in executables:
-            specs = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in inputs.items()}
-            lowered = jax.jit(exported.call).lower(weight_specs(weights), specs)
-            executables[rows] = lowered.compile()
-        return to_host(executables[rows](weights, dict(inputs)))
-
-    return run
-
-
-def to_host(outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    return {name: np.asarray(value) for name, value in outputs.items()}
 
 
 def _golden(run: Run, inputs: dict[str, np.ndarray]) -> Golden:
