@@ -1,0 +1,166 @@
+"""The thread that owns the device: takes a batch, runs it, answers it."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from serve_grpc.batcher import Batch, Scheduler, Slice, Work
+from serve_grpc.errors import Cancelled, Code, DeadlinePassed, ExecutionFailed, RequestError, status_of
+from serve_grpc.metrics import VersionMetrics
+from serve_grpc.program import Program
+from serve_grpc.transport import Answer, Status
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Runnable:
+    """What the executor knows of a batcher: the program and where its figures go."""
+
+    program: Program
+    metrics: VersionMetrics
+
+
+class Running(NamedTuple):
+    """A batch on the device."""
+
+    batch: Batch
+    runnable: Runnable
+    rows: int
+    bucket: int
+    launched: float
+    outputs: Sequence[jax.Array]
+
+
+class Executor:
+    """Runs batches one at a time.
+
+    overlap: the next batch is filled and launched before this one's answers are encoded, so that a device that
+    runs on its own never waits for Python. On a CPU the run takes the calling thread and there is nothing to overlap.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, respond: Callable[[Sequence[Answer]], None], overlap: bool
+    ) -> None:
+        self._scheduler = scheduler
+        self._respond = respond
+        self._overlap = overlap
+        self._thread = threading.Thread(target=self._run, name="executor", daemon=True)
+
+    def start(self) -> None:
+        """Begins to take batches."""
+        self._thread.start()
+
+    def join(self, timeout: float) -> None:
+        """Waits for the end, which comes after `Scheduler.stop` and the last batch."""
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        running: Running | None = None
+        while True:
+            batch = self._scheduler.take(wait=running is None)
+            if batch is None and running is None:
+                return
+            following = None if batch is None else self._launch(batch)
+            if running is not None:
+                self._finish(running)
+            running = following
+            if running is not None and not self._overlap:
+                self._finish(running)
+                running = None
+
+    def _launch(self, batch: Batch) -> Running | None:
+        runnable: Runnable = batch.batcher.program
+        self._shed(batch, runnable.metrics)
+        if not batch.slices:
+            self._scheduler.done(batch)
+            return None
+        rows = sum(stop - start for _, start, stop in batch.slices)
+        bucket = batch.batcher.choice.covering[rows]
+        try:
+            started = time.monotonic()
+            arrays = runnable.program.assemble(batch.slices, bucket)
+            launched = time.monotonic()
+            outputs = runnable.program.launch(bucket, arrays)
+        except Exception as error:  # whatever a program raises, the server and its other models live on
+            self._fail(batch, runnable.metrics, error)
+            return None
+        for work, start, _ in batch.slices:
+            if start == 0:
+                runnable.metrics.queue.observe(started - work.call.received)
+        runnable.metrics.assemble.observe(launched - started)
+        return Running(batch, runnable, rows, bucket, launched, outputs)
+
+    def _finish(self, running: Running) -> None:
+        metrics = running.runnable.metrics
+        try:
+            outputs = running.runnable.program.fetch(running.outputs)
+            fetched = time.monotonic()
+            answers = _answers(running.batch.slices, outputs)
+        except Exception as error:  # the device reports a failed run here
+            self._fail(running.batch, metrics, error)
+            return
+        self._respond([(work.call, payload) for work, payload in answers])
+        answered = time.monotonic()
+        for work, _ in answers:
+            work.answered = True
+            metrics.request(work.protocol, Code.OK).observe(answered - work.call.received)
+        self._scheduler.done(running.batch)
+        metrics.device.observe(fetched - running.launched)
+        metrics.rows.observe(running.rows)
+        metrics.padding.inc(running.bucket - running.rows)
+
+    def _shed(self, batch: Batch, metrics: VersionMetrics) -> None:
+        for works, error, counter in (
+            (
+                batch.expired,
+                DeadlinePassed("the deadline passed while the request waited in the queue"),
+                metrics.expired,
+            ),
+            (
+                batch.cancelled,
+                Cancelled("the caller cancelled while the request waited in the queue"),
+                metrics.cancelled,
+            ),
+        ):
+            if works:
+                counter.inc(len(works))
+                self._refuse(works, metrics, error)
+
+    def _fail(self, batch: Batch, metrics: VersionMetrics, error: Exception) -> None:
+        log.error("a batch failed", exc_info=error)
+        works = [work for work, _, _ in batch.slices if not work.answered]
+        reason = str(error).partition("\n")[0][:300]
+        self._refuse(works, metrics, ExecutionFailed(f"the run failed: {type(error).__name__}: {reason}"))
+        self._scheduler.done(batch)
+
+    def _refuse(self, works: Sequence[Work], metrics: VersionMetrics, error: RequestError) -> None:
+        code = status_of(error)
+        now = time.monotonic()
+        for work in works:
+            work.answered = True
+            metrics.request(work.protocol, code).observe(now - work.call.received)
+        self._respond([(work.call, Status(code, str(error))) for work in works])
+
+
+def _answers(slices: Sequence[Slice], outputs: Sequence[np.ndarray]) -> list[tuple[Work, bytes]]:
+    """The responses of every request whose last rows these are; pieces of the others are kept with them."""
+    answers: list[tuple[Work, bytes]] = []
+    at = 0
+    for work, start, stop in slices:
+        arrays = [outputs[i][at : at + stop - start] for i in work.outputs]
+        at += stop - start
+        if stop - start == work.rows:
+            answers.append((work, work.encode(arrays)))
+        elif not work.answered:  # an earlier piece may have failed
+            work.parts.append(arrays)
+            if stop == work.rows:
+                joined = [np.concatenate(parts) for parts in zip(*work.parts, strict=True)]
+                answers.append((work, work.encode(joined)))
+    return answers

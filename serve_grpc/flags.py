@@ -1,0 +1,109 @@
+"""The flags of `jaxport serve` and `python -m serve_grpc`, and the settings they make."""
+
+import argparse
+import re
+from pathlib import Path
+
+from serve_grpc.errors import ConfigError
+from serve_grpc.settings import (
+    BatchSettings,
+    DrainSettings,
+    ListenSettings,
+    RepositorySettings,
+    ServeSettings,
+)
+
+UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+# grpcio keeps its limits in a C int.
+LARGEST_MESSAGE = 2**31 - 1
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds every flag of the server to `parser`."""
+    flag = parser.add_argument
+    flag("--models", type=Path, required=True, metavar="DIR", help="folder of <model>/<version>/ bundles")
+    flag("--host", default="127.0.0.1", help="address to bind (default: %(default)s)")
+    flag(
+        "--grpc-port", type=int, default=None, metavar="PORT", help="gRPC port, 0: a free one (default: 8500)"
+    )
+    flag("--grpc-socket", type=Path, metavar="PATH", help="a unix socket instead of the gRPC port")
+    flag(
+        "--http-port",
+        type=int,
+        default=8501,
+        metavar="PORT",
+        help="metrics and probes (default: %(default)s)",
+    )
+    flag("--transport", default="auto", choices=("auto", "grpcio", "native"), help="what carries gRPC")
+    flag("--poll-seconds", type=float, default=5.0, metavar="S", help="how often the folder is read")
+    flag("--cache-dir", type=Path, metavar="DIR", help="persistent compile cache")
+    flag("--warm-only", action="store_true", help="fill --cache-dir and exit")
+    flag(
+        "--max-message-bytes",
+        default="32MiB",
+        metavar="N",
+        help="largest message, with unit (default: 32MiB)",
+    )
+    flag(
+        "--max-queue",
+        type=int,
+        default=1024,
+        metavar="ROWS",
+        help="rows that may wait per model and signature",
+    )
+    flag("--max-batch", type=int, default=64, metavar="ROWS", help="rows of the largest bucket")
+    flag("--grace-seconds", type=float, default=25.0, metavar="S", help="from SIGTERM to exit, at most")
+    flag("--drain-delay", type=float, default=2.0, metavar="S", help="answer on after SIGTERM for this long")
+
+
+def settings_from(flags: argparse.Namespace) -> ServeSettings:
+    """The settings of parsed flags. Raises ConfigError naming the flag that is not right."""
+    _check_ranges(flags)
+    return ServeSettings(
+        repository=RepositorySettings(flags.models, flags.poll_seconds, flags.cache_dir, flags.warm_only),
+        listen=ListenSettings(
+            host=flags.host,
+            grpc_port=8500 if flags.grpc_port is None else flags.grpc_port,
+            grpc_socket=flags.grpc_socket,
+            http_port=flags.http_port,
+            transport=flags.transport,
+            max_message_bytes=message_bytes(flags.max_message_bytes),
+        ),
+        batch=BatchSettings(flags.max_batch, flags.max_queue),
+        drain=DrainSettings(flags.drain_delay, flags.grace_seconds),
+    )
+
+
+def message_bytes(text: str) -> int:
+    """Bytes of `32MiB`, `4MB`, `100000`. Raises ConfigError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
+    unit = UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise ConfigError(f"--max-message-bytes {text!r} is not a size; write it like 32MiB, 4MB or 100000")
+    size = int(float(match[1]) * unit)
+    if not 1 <= size <= LARGEST_MESSAGE:
+        raise ConfigError(f"--max-message-bytes {text!r} is {size} bytes; needed: 1 to {LARGEST_MESSAGE}")
+    return size
+
+
+def _check_ranges(flags: argparse.Namespace) -> None:
+    for name in ("grpc_port", "http_port"):
+        port = getattr(flags, name)
+        if port is not None and not 0 <= port <= 65535:
+            raise ConfigError(f"--{name.replace('_', '-')} {port} is not a port; needed: 0 to 65535")
+    for name, least in (("max_queue", 1), ("max_batch", 1), ("grace_seconds", 0), ("drain_delay", 0)):
+        if not getattr(flags, name) >= least:  # not (>=): NaN is refused too
+            raise ConfigError(
+                f"--{name.replace('_', '-')} {getattr(flags, name)} is too small; needed: at least {least}"
+            )
+    if not flags.poll_seconds > 0:
+        raise ConfigError(f"--poll-seconds {flags.poll_seconds} is too small; needed: more than 0")
+    if flags.grpc_socket is not None and flags.grpc_port is not None:
+        raise ConfigError("--grpc-socket and --grpc-port exclude each other; give one")
+    if flags.warm_only and flags.cache_dir is None:
+        raise ConfigError("--warm-only fills a compile cache and none is named; add --cache-dir DIR")
+    if flags.drain_delay > flags.grace_seconds:
+        raise ConfigError(
+            f"--drain-delay {flags.drain_delay:g} leaves no time to drain; needed: below --grace-seconds "
+            f"{flags.grace_seconds:g}"
+        )

@@ -1,0 +1,81 @@
+"""One signature of one version on the device: an executable per bucket, the weights, and buffers to fill."""
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from typing import Any
+
+import jax
+import numpy as np
+
+from serve_grpc.batcher import Slice
+from serve_grpc.validate import SignatureRules
+
+# With overlap one batch is on the device while the next is filled.
+BUFFERS_PER_BUCKET = 2
+
+
+class Program:
+    """Runs padded batches. Used by one thread at a time: the buffers are reused.
+
+    executables: bucket -> compiled (weights, {input: [bucket, ...]}) -> {output: [bucket, ...]}.
+    pad: input name -> the value of rows nobody asked for.
+    """
+
+    def __init__(
+        self,
+        rules: SignatureRules,
+        executables: Mapping[int, Any],
+        weights: Mapping[str, jax.Array],
+        pad: Mapping[str, float],
+    ) -> None:
+        self.rules = rules
+        self.executables = dict(executables)
+        self.weights = weights
+        self._pad = [pad.get(rule.name, 0) for rule in rules.inputs]
+        self._names = [rule.name for rule in rules.inputs]
+        self._buffers = {bucket: cycle(self._allocate(bucket)) for bucket in executables}
+
+    def keep(self, buckets: Sequence[int]) -> None:
+        """Frees the executables and buffers of every other bucket."""
+        self.executables = {bucket: self.executables[bucket] for bucket in buckets}
+        self._buffers = {bucket: self._buffers[bucket] for bucket in buckets}
+
+    def assemble(self, slices: Sequence[Slice], bucket: int) -> list[np.ndarray]:
+        """Arrays [bucket, ...] in the signature's order. Each row is copied once, or not at all when one request
+        fills the bucket. They are the program's again after `fetch`.
+        """
+        work, start, stop = slices[0]
+        if stop - start == bucket:
+            return [array[start:stop] for array in work.inputs]
+        buffers = next(self._buffers[bucket])
+        at = 0
+        for work, start, stop in slices:
+            for buffer, array in zip(buffers, work.inputs, strict=True):
+                buffer[at : at + stop - start] = array[start:stop]
+            at += stop - start
+        if at < bucket:
+            for buffer, value in zip(buffers, self._pad, strict=True):
+                buffer[at:] = value
+        return buffers
+
+    def launch(self, bucket: int, arrays: Sequence[np.ndarray]) -> list[jax.Array]:
+        """Starts a run; outputs [bucket, ...] in the signature's order, on the device."""
+        inputs = dict(zip(self._names, arrays, strict=True))
+        outputs = self.executables[bucket](self.weights, inputs)
+        return [outputs[name] for name in self.rules.outputs]
+
+    def fetch(self, outputs: Sequence[jax.Array]) -> list[np.ndarray]:
+        """Waits for a run and brings its outputs to the host."""
+        for output in outputs:
+            output.copy_to_host_async()
+        return [np.asarray(output) for output in outputs]
+
+    def run(self, bucket: int, slices: Sequence[Slice]) -> list[np.ndarray]:
+        """Assemble, launch and fetch: the whole way of a batch through the device."""
+        return self.fetch(self.launch(bucket, self.assemble(slices, bucket)))
+
+    def _allocate(self, bucket: int) -> list[list[np.ndarray]]:
+        return [
+            [np.empty((bucket, *rule.tail), rule.dtype) for rule in self.rules.inputs]
+            for _ in range(BUFFERS_PER_BUCKET)
+        ]

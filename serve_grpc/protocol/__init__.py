@@ -1,0 +1,49 @@
+"""Bytes <-> named tensors. A protocol knows one wire format; it knows neither batching nor validation."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from serve_grpc.catalog import Catalog
+
+
+class GivenTensor(NamedTuple):
+    """A tensor as it came: nothing about it has been checked.
+
+    data: row-major, little-endian; bytes or any contiguous buffer of bytes.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """What a request asks for, in no protocol's terms.
+
+    version 0: the one that is serving. signature "": predict. outputs (): all of them.
+    encode: (model, version, names, arrays [rows, ...]) -> the response's bytes.
+    """
+
+    model: str
+    version: int
+    signature: str
+    inputs: Sequence[GivenTensor]
+    outputs: tuple[str, ...]
+    encode: "Encode"
+
+
+Encode = Callable[[str, int, Sequence[str], Sequence[np.ndarray]], bytes]
+# A method takes a payload and either answers at once from the catalog or says what to infer.
+Method = Callable[[bytes, Catalog], "bytes | Inference"]
+
+
+class WireProtocol(Protocol):
+    """name: the `protocol` label of the metrics. methods: full path -> method."""
+
+    name: str
+    methods: Mapping[str, Method]

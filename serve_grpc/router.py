@@ -1,0 +1,145 @@
+"""The receiving thread: calls from the transport, through their protocol and validation, into the queues."""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from serve_grpc.batcher import Batcher, Refusal, Scheduler, Work
+from serve_grpc.catalog import Catalog
+from serve_grpc.errors import ExecutionFailed, QueueFull, RequestError, status_of
+from serve_grpc.metrics import Metrics
+from serve_grpc.protocol import Inference, Method, WireProtocol
+from serve_grpc.serving import Serving
+from serve_grpc.transport import Answer, Call, Status, Transport
+from serve_grpc.version import LoadedVersion
+
+log = logging.getLogger(__name__)
+
+MOST_CALLS = 64
+# How often an idle receiver looks whether it should end.
+WAKE_SECONDS = 0.2
+
+
+class Routed(NamedTuple):
+    """A request on its way to a queue; kept to send it to the next version when this one closes first."""
+
+    inference: Inference
+    version: LoadedVersion
+    batcher: Batcher
+    work: Work
+
+
+class Router:
+    """One hand-over to the queues per batch of calls."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        protocols: Sequence[WireProtocol],
+        catalog: Catalog,
+        serving: Serving,
+        scheduler: Scheduler,
+        metrics: Metrics,
+        max_message_bytes: int,
+    ) -> None:
+        self._transport = transport
+        self._methods: Mapping[str, tuple[str, Method]] = {
+            path: (protocol.name, method)
+            for protocol in protocols
+            for path, method in protocol.methods.items()
+        }
+        self._catalog = catalog
+        self._serving = serving
+        self._scheduler = scheduler
+        self._metrics = metrics
+        self._max_message_bytes = max_message_bytes
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="router", daemon=True)
+
+    def start(self) -> None:
+        """Begins to receive."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread; the transport must have no accepted calls left."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            calls = self._transport.receive(MOST_CALLS, WAKE_SECONDS)
+            if calls:
+                self._handle(calls)
+
+    def _handle(self, calls: Sequence[Call]) -> None:
+        answers: list[Answer] = []
+        routed: list[Routed] = []
+        for call in calls:
+            protocol, method = self._methods[call.method]
+            inference = None
+            try:
+                inference = method(call.payload, self._catalog)
+                if isinstance(inference, bytes):
+                    answers.append((call, inference))
+                else:
+                    routed.append(self._route(call, protocol, inference))
+            except RequestError as error:
+                answers.append(self._refuse(call, protocol, inference, error))
+            except Exception:  # a fault of ours in one request must not take the others down
+                log.exception("a request failed before it was queued")
+                error = ExecutionFailed("the server failed on this request; its log says why")
+                answers.append(self._refuse(call, protocol, inference, error))
+        if routed:
+            self._submit(routed, answers)
+        if answers:
+            self._transport.respond(answers)
+
+    def _route(self, call: Call, protocol: str, inference: Inference) -> Routed:
+        version, batcher = self._serving.find(inference.model, inference.version, inference.signature)
+        rules = batcher.program.program.rules
+        inputs, rows = rules.arrays(inference.inputs)
+        outputs = rules.chosen(inference.outputs)
+        rules.check_response(rows, outputs, self._max_message_bytes)
+        names = [rules.outputs[at] for at in outputs]
+        number = version.info.version
+
+        def encode(arrays: Sequence) -> bytes:
+            return inference.encode(inference.model, number, names, arrays)
+
+        return Routed(inference, version, batcher, Work(call, protocol, inputs, rows, outputs, encode))
+
+    def _submit(self, routed: Sequence[Routed], answers: list[Answer]) -> None:
+        by_work = {id(entry.work): entry for entry in routed}
+        for batcher, work, refusal in self._scheduler.submit([(r.batcher, r.work) for r in routed]):
+            entry = by_work[id(work)]
+            if refusal is Refusal.CLOSED:
+                self._again(entry, answers)
+                continue
+            entry.version.metrics.full.inc()
+            error = QueueFull(
+                f"model {entry.version.model!r} has {batcher.rows} rows waiting and {work.rows} more came; "
+                f"--max-queue allows {batcher.max_rows}; try again later"
+            )
+            answers.append(self._refuse(work.call, work.protocol, entry.inference, error))
+
+    def _again(self, entry: Routed, answers: list[Answer]) -> None:
+        """The version was replaced between look-up and queue: the request goes to the one that replaced it."""
+        call, protocol = entry.work.call, entry.work.protocol
+        try:
+            self._submit([self._route(call, protocol, entry.inference)], answers)
+        except RequestError as error:
+            answers.append(self._refuse(call, protocol, entry.inference, error))
+
+    def _refuse(
+        self, call: Call, protocol: str, inference: Inference | bytes | None, error: RequestError
+    ) -> Answer:
+        code = status_of(error)
+        live = self._serving.get(inference.model) if isinstance(inference, Inference) else None
+        seconds = time.monotonic() - call.received
+        if live is not None:
+            live.metrics.request(protocol, code).observe(seconds)
+        else:  # a name that came from outside must not become a label
+            self._metrics.request_seconds.labels("", "", protocol, code.name).observe(seconds)
+        return call, Status(code, str(error))

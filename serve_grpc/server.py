@@ -1,0 +1,241 @@
+"""The server: startup, main loop, shutdown, in that order."""
+
+import logging
+import os
+import queue
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from pathlib import Path
+
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from serve_grpc import status_page
+from serve_grpc.batcher import Scheduler
+from serve_grpc.catalog import Catalog
+from serve_grpc.compiles import CompileWatch
+from serve_grpc.device import Device, open_device
+from serve_grpc.errors import ConfigError, LoadRefused
+from serve_grpc.executor import Executor
+from serve_grpc.health import Health
+from serve_grpc.http import TEXT, HttpServer, Page, Pages
+from serve_grpc.metrics import Metrics
+from serve_grpc.protocol import WireProtocol
+from serve_grpc.protocol.jaxport_v1 import JaxportV1
+from serve_grpc.repository import Repository
+from serve_grpc.router import Router
+from serve_grpc.serving import Serving
+from serve_grpc.settings import ListenSettings, ServeSettings
+from serve_grpc.transport import Transport
+from serve_grpc.transport.grpcio import GrpcioTransport
+from serve_grpc.version import Loader
+
+log = logging.getLogger(__name__)
+
+
+def serve(settings: ServeSettings) -> int:
+    """Serves until SIGTERM or SIGINT; returns the exit code. Main thread only.
+
+    Raises ConfigError for what no retry makes right, EnvironmentUnfit for a taken port or a missing device.
+    """
+    set_up_log()
+    check_folder(settings.repository.models)
+    check_transport(settings.listen)
+    device = open_device(settings.repository.cache_dir)
+    if settings.repository.warm_only:
+        return warm(settings, device)
+    server = Server(settings, device)
+    with stop_signals() as stops:
+        server.start()
+        first = stops.get()
+        log.info("stopping signal=%s", signal.Signals(first).name)
+        return server.stop(stops)
+
+
+class Server:
+    """Wires transport -> protocol -> batcher -> executor, and what keeps them fed."""
+
+    def __init__(self, settings: ServeSettings, device: Device) -> None:
+        listen = settings.listen
+        protocols: list[WireProtocol] = [JaxportV1()]
+        self._settings = settings
+        self._metrics = Metrics()
+        self._watch = CompileWatch(self._metrics)
+        self._catalog = Catalog()
+        self._serving = Serving(self._catalog)
+        self._scheduler = Scheduler()
+        self._transport = open_transport(listen, protocols)
+        self._health = Health(self._transport.set_health)
+        self._executor = Executor(self._scheduler, self._transport.respond, device.overlap)
+        self._router = Router(
+            self._transport,
+            protocols,
+            self._catalog,
+            self._serving,
+            self._scheduler,
+            self._metrics,
+            listen.max_message_bytes,
+        )
+        self._repository = Repository(
+            settings.repository.models,
+            Loader(device, settings.batch, self._metrics),
+            self._catalog,
+            self._serving,
+            self._scheduler,
+            self._metrics,
+            self._watch,
+            self._health.set_model,
+            self._on_ready,
+        )
+        self._http = HttpServer(listen.host, listen.http_port, self._pages())
+        self._addresses = ""
+
+    def start(self) -> None:
+        """Ports first, so that a taken one is known before minutes of compiling; models then, in the background."""
+        grpc = self._transport.start()
+        self._addresses = f"grpc={grpc} http={self._http.start()}"
+        log.info("listening %s transport=%s", self._addresses, self._transport.name)
+        self._executor.start()
+        self._router.start()
+        self._repository.start(self._settings.repository.poll_seconds)
+
+    def stop(self, more_signals: "queue.SimpleQueue[int]") -> int:
+        """NOT_SERVING, answer on for the drain delay, refuse, drain, end. A second signal shortens the waiting.
+
+        Returns 0: what could not be answered within the grace period is counted in the log.
+        """
+        drain = self._settings.drain
+        end = time.monotonic() + drain.grace_seconds
+        self._health.leave()
+        hurry = wait_for(more_signals, drain.delay_seconds)
+        left = self._transport.drain(1.0 if hurry else max(0.0, end - time.monotonic()))
+        self._router.stop()
+        self._scheduler.stop()
+        self._executor.join(max(0.1, end - time.monotonic()))
+        idle = self._repository.stop(0.0 if hurry else max(0.1, end - time.monotonic()))
+        self._transport.stop()
+        self._http.stop()
+        log.info("stopped unanswered=%d", left)
+        if not idle:
+            leave_at_once()
+        return 0
+
+    def _on_ready(self) -> None:
+        self._watch.ready = True
+        self._health.set_ready()
+        log.info("ready %s cache_misses=%d", self._addresses, self._watch.cache_misses)
+
+    def _pages(self) -> Pages:
+        def readyz() -> Page:
+            if self._health.ready:
+                return Page(HTTPStatus.OK, TEXT, b"ready\n")
+            return Page(HTTPStatus.SERVICE_UNAVAILABLE, TEXT, b"not ready\n")
+
+        return {
+            "/": lambda: Page(
+                HTTPStatus.OK,
+                "text/html; charset=utf-8",
+                status_page.render(self._catalog, self._metrics, self._health.ready),
+            ),
+            "/metrics": lambda: Page(HTTPStatus.OK, CONTENT_TYPE_LATEST, self._metrics.text()),
+            "/healthz": lambda: Page(HTTPStatus.OK, TEXT, b"alive\n"),
+            "/readyz": readyz,
+        }
+
+
+def warm(settings: ServeSettings, device: Device) -> int:
+    """Loads every model once, which fills the compile cache; 0, or 3 when a version was refused."""
+    metrics = Metrics()
+    catalog = Catalog()
+    repository = Repository(
+        settings.repository.models,
+        Loader(device, settings.batch, metrics),
+        catalog,
+        Serving(catalog),
+        Scheduler(),
+        metrics,
+        watch := CompileWatch(metrics),
+        on_health=lambda *_: None,
+        on_ready=lambda: None,
+    )
+    repository.poll()
+    log.info("warmed models=%d cache_misses=%d", len(catalog.models()), watch.cache_misses)
+    if repository.refused:
+        raise LoadRefused(f"{repository.refused} of the versions could not be loaded; the log names them")
+    return 0
+
+
+def check_folder(models: Path) -> None:
+    """A folder that is not there yet may come, as a volume fills; one whose parent is missing is a typing error."""
+    if models.is_dir():
+        return
+    if models.exists():
+        raise ConfigError(
+            f"--models {models} is not a folder; needed: a folder of <model>/<version>/ bundles"
+        )
+    if not models.absolute().parent.is_dir():
+        raise ConfigError(
+            f"--models {models}: neither it nor its parent exists; name the folder of the models"
+        )
+    log.warning("models=%s does not exist yet; waiting for it", models)
+
+
+def check_transport(listen: ListenSettings) -> None:
+    """Raises ConfigError for a transport this build does not have."""
+    if listen.transport == "native":
+        raise ConfigError("--transport native is not in this version; needed: auto or grpcio")
+
+
+def open_transport(listen: ListenSettings, protocols: list[WireProtocol]) -> Transport:
+    """The transport of the settings, not yet bound."""
+    methods = [path for protocol in protocols for path in protocol.methods]
+    if listen.grpc_socket is not None:
+        target = f"unix:{listen.grpc_socket.absolute()}"
+    else:
+        host = f"[{listen.host}]" if ":" in listen.host else listen.host
+        target = f"{host}:{listen.grpc_port}"
+    return GrpcioTransport(target, methods, listen.max_message_bytes)
+
+
+@contextmanager
+def stop_signals() -> Iterator["queue.SimpleQueue[int]"]:
+    """SIGTERM and SIGINT as a queue: a put is safe in a handler, and a get is interrupted by one."""
+    stops: queue.SimpleQueue[int] = queue.SimpleQueue()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda received, _: stops.put(received)) for number in numbers]
+    try:
+        yield stops
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def wait_for(signals: "queue.SimpleQueue[int]", seconds: float) -> bool:
+    """Whether another signal came within `seconds`."""
+    try:
+        signals.get(timeout=seconds)
+    except queue.Empty:
+        return False
+    return True
+
+
+def set_up_log() -> None:
+    """One line per event, key=value, on stderr."""
+    if not logging.getLogger().handlers:
+        logging.basicConfig(
+            format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr
+        )
+    # Orbax and JAX report every weight they read at INFO.
+    for name in ("absl", "jax", "orbax"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def leave_at_once() -> None:
+    """Ends a process whose load is still inside XLA: leaving the interpreter under it would crash."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

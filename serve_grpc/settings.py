@@ -1,0 +1,57 @@
+"""What the server is told at the edge, once, in small frozen groups."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class ListenSettings:
+    """Where the server listens. A port of 0 takes a free one; a socket path replaces the gRPC port."""
+
+    host: str = "127.0.0.1"
+    grpc_port: int = 8500
+    grpc_socket: Path | None = None
+    http_port: int = 8501
+    transport: str = "auto"
+    max_message_bytes: int = 32 * MIB
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """max_batch: rows of the largest bucket. max_queue: rows that may wait per model and signature."""
+
+    max_batch: int = 64
+    max_queue: int = 1024
+
+
+@dataclass(frozen=True)
+class RepositorySettings:
+    """The models folder and the compile cache."""
+
+    models: Path
+    poll_seconds: float = 5.0
+    cache_dir: Path | None = None
+    warm_only: bool = False
+
+
+@dataclass(frozen=True)
+class DrainSettings:
+    """delay: seconds of answering on after NOT_SERVING, while endpoints propagate.
+
+    grace: seconds from the signal to the exit, the delay included.
+    """
+
+    delay_seconds: float = 2.0
+    grace_seconds: float = 25.0
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """Everything `serve_grpc.server.serve` needs."""
+
+    repository: RepositorySettings
+    listen: ListenSettings = field(default_factory=ListenSettings)
+    batch: BatchSettings = field(default_factory=BatchSettings)
+    drain: DrainSettings = field(default_factory=DrainSettings)

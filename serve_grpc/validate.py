@@ -1,0 +1,144 @@
+"""The one place where tensors of a request are checked against a signature, whatever protocol carried them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+
+from converters.manifest import TensorInfo
+from serve_grpc.errors import InvalidRequest, ResponseTooLarge
+from serve_grpc.protocol import GivenTensor
+
+INT32 = np.dtype(np.int32)
+BOOL = np.dtype(np.bool_)
+
+
+@dataclass(frozen=True)
+class InputRule:
+    """One input of a signature: [rows, *tail] of dtype. row_bytes: bytes of one row."""
+
+    name: str
+    dtype: np.dtype
+    tail: tuple[int, ...]
+    row_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.dtype.name} [{', '.join(('b', *map(str, self.tail)))}])"
+
+
+class SignatureRules:
+    """What a request to one signature must look like. Built once at load, read by any thread."""
+
+    def __init__(self, signature: str, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> None:
+        self.signature = signature
+        self.inputs = tuple(_rule(tensor) for tensor in inputs)
+        self.outputs = tuple(tensor.name for tensor in outputs)
+        self._index = {rule.name: (at, rule) for at, rule in enumerate(self.inputs)}
+        self._output_row_bytes = [_rule(tensor).row_bytes for tensor in outputs]
+        self._output_index = {name: at for at, name in enumerate(self.outputs)}
+
+    def arrays(self, given: Sequence[GivenTensor]) -> tuple[list[np.ndarray], int]:
+        """Arrays [rows, ...] in the signature's order, without a copy where the dtype is exact, and the rows.
+
+        Raises InvalidRequest naming the input, what came and what is needed.
+        """
+        found: list[np.ndarray | None] = [None] * len(self.inputs)
+        for tensor in given:
+            entry = self._index.get(tensor.name)
+            if entry is None:
+                raise InvalidRequest(f"input {tensor.name!r} is not one of {self._takes()}")
+            at, rule = entry
+            if found[at] is not None:
+                raise InvalidRequest(f"input {tensor.name!r} came twice; needed: once")
+            found[at] = _array(rule, tensor)
+        arrays = [array for array in found if array is not None]
+        if len(arrays) < len(found):
+            missing = next(rule for rule, array in zip(self.inputs, found, strict=True) if array is None)
+            raise InvalidRequest(f"input {missing.name!r} is missing from {self._takes()}")
+        return arrays, self._rows(arrays)
+
+    def chosen(self, outputs: Sequence[str]) -> tuple[int, ...]:
+        """Positions of the outputs asked for; all of them when none is. Raises InvalidRequest."""
+        if not outputs:
+            return tuple(range(len(self.outputs)))
+        for name in outputs:
+            if name not in self._output_index:
+                gives = ", ".join(self.outputs)
+                raise InvalidRequest(
+                    f"output {name!r} is not one of signature {self.signature!r}; it gives: {gives}"
+                )
+        return tuple(self._output_index[name] for name in dict.fromkeys(outputs))
+
+    def check_response(self, rows: int, outputs: Sequence[int], limit: int) -> None:
+        """Raises ResponseTooLarge before the device works for an answer that could not be sent."""
+        size = rows * sum(self._output_row_bytes[at] for at in outputs)
+        if size > limit:
+            raise ResponseTooLarge(
+                f"{rows} rows of {', '.join(self.outputs[at] for at in outputs)} are {size} bytes; needed: at most "
+                f"--max-message-bytes {limit}; send fewer rows or ask for fewer outputs"
+            )
+
+    def _rows(self, arrays: Sequence[np.ndarray]) -> int:
+        rows = len(arrays[0])
+        for rule, array in zip(self.inputs, arrays, strict=True):
+            if len(array) != rows:
+                raise InvalidRequest(
+                    f"input {rule.name!r} has {len(array)} rows and input {self.inputs[0].name!r} has {rows}; "
+                    "needed: the same batch dimension"
+                )
+        return rows
+
+    def _takes(self) -> str:
+        return f"signature {self.signature!r}, which takes: {', '.join(map(str, self.inputs))}"
+
+
+def _rule(tensor: TensorInfo) -> InputRule:
+    dtype = jnp.dtype(tensor.dtype)
+    tail = tuple(int(size) for size in tensor.shape[1:])
+    return InputRule(tensor.name, dtype, tail, dtype.itemsize * math.prod(tail))
+
+
+def _array(rule: InputRule, tensor: GivenTensor) -> np.ndarray:
+    dtype, shape = rule.dtype, tensor.shape
+    if tensor.dtype != dtype.name:
+        dtype = _convertible(rule, tensor)
+    if len(shape) != len(rule.tail) + 1 or shape[1:] != rule.tail:
+        raise InvalidRequest(
+            f"input {rule.name!r} has shape {list(shape)}; needed: [{', '.join(('b', *map(str, rule.tail)))}]"
+        )
+    if shape[0] < 1:
+        raise InvalidRequest(f"input {rule.name!r} has a batch of {shape[0]}; needed: at least 1")
+    needed = shape[0] * (rule.row_bytes // rule.dtype.itemsize) * dtype.itemsize
+    if len(tensor.data) != needed:
+        raise InvalidRequest(
+            f"input {rule.name!r} has {len(tensor.data)} bytes of data; "
+            f"needed: {needed} for {dtype.name} {list(shape)}"
+        )
+    array = np.frombuffer(tensor.data, dtype).reshape(shape)
+    if dtype is not rule.dtype:
+        return _narrowed(rule, array)
+    if dtype == BOOL and np.frombuffer(tensor.data, np.uint8).max(initial=0) > 1:
+        raise InvalidRequest(f"input {rule.name!r} is bool and has a byte other than 0 and 1")
+    return array
+
+
+def _convertible(rule: InputRule, tensor: GivenTensor) -> np.dtype:
+    """int64 is what numpy makes of a list of integers: it is taken for int32. Nothing else is converted."""
+    if tensor.dtype == "int64" and rule.dtype == INT32:
+        return np.dtype(np.int64)
+    raise InvalidRequest(f"input {rule.name!r} has dtype {tensor.dtype!r}; needed: {rule.dtype.name}")
+
+
+def _narrowed(rule: InputRule, array: np.ndarray) -> np.ndarray:
+    """int32 of an int64 array. JAX would wrap a value that does not fit, silently."""
+    limits = np.iinfo(np.int32)
+    wrong = (array < limits.min) | (array > limits.max)
+    if wrong.any():
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise InvalidRequest(
+            f"input {rule.name!r} has the int64 value {int(array[at])} at {list(at)}; needed: int32, "
+            f"{limits.min} to {limits.max}"
+        )
+    return array.astype(np.int32)

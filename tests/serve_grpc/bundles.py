@@ -1,0 +1,106 @@
+"""Small models as real bundles, one per thing that a server can get wrong."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from converters import TensorSpec, export_bundle
+
+SIZES = (4, 64, 64, 3)
+
+
+def mlp_params(seed: int = 0) -> dict[str, np.ndarray]:
+    """Weights of the 4-64-64-3 MLP."""
+    rng = np.random.default_rng(seed)
+    params = {}
+    for i, (n, m) in enumerate(zip(SIZES, SIZES[1:], strict=False)):
+        params[f"w{i}"] = rng.normal(scale=n**-0.5, size=(n, m)).astype(np.float32)
+        params[f"b{i}"] = rng.normal(size=m).astype(np.float32)
+    return params
+
+
+def mlp(params, x):
+    for i in range(3):
+        x = x @ params[f"w{i}"] + params[f"b{i}"]
+        x = jax.nn.relu(x) if i < 2 else x
+    return {"logits": x}
+
+
+def export_mlp(models: Path, version: int = 1, seed: int = 0, name: str = "mlp", fn=mlp) -> Path:
+    rows = np.random.default_rng(7).normal(size=(5, 4)).astype(np.float32)
+    return export_bundle(
+        models / name / str(version),
+        fn,
+        mlp_params(seed),
+        inputs={"x": TensorSpec("float32", "b, 4")},
+        outputs=("logits",),
+        example={"x": rows},
+        platforms=("cpu", "cuda"),
+    )
+
+
+def export_tokens(models: Path, name: str = "tokens") -> Path:
+    """int32 [b, 8] -> float32 [b, 8, 16]."""
+    table = np.random.default_rng(1).normal(size=(16, 16)).astype(np.float32)
+    return export_bundle(
+        models / name / "1",
+        lambda params, tokens: {"logits": params["table"][tokens]},
+        {"table": table},
+        inputs={"tokens": TensorSpec("int32", "b, 8")},
+        outputs=("logits",),
+        example={"tokens": np.arange(24, dtype=np.int32).reshape(3, 8) % 16},
+        platforms=("cpu", "cuda"),
+        usage={"task": "next_token"},
+    )
+
+
+def export_mixed(models: Path, name: str = "mixed") -> Path:
+    """bfloat16 [b, 3] and bool [b] -> bfloat16 [b, 3] and int32 [b]; passes NaN through."""
+    return export_bundle(
+        models / name / "1",
+        lambda params, h, keep: {
+            "same": h,
+            "kept": jnp.where(keep, params["yes"], params["no"]),
+        },
+        {"yes": np.int32(11), "no": np.int32(-11)},
+        inputs={"h": TensorSpec("bfloat16", "b, 3"), "keep": TensorSpec("bool", "b")},
+        outputs=("same", "kept"),
+        example={
+            "h": np.arange(9, dtype=np.float32).reshape(3, 3).astype(jnp.bfloat16),
+            "keep": np.array([True, False, True]),
+        },
+        platforms=("cpu", "cuda"),
+    )
+
+
+def export_echo(models: Path, name: str = "echo") -> Path:
+    """float32 [b, 2] -> the same bits."""
+    return export_bundle(
+        models / name / "1",
+        lambda params, x: {"y": x},
+        {"unused": np.zeros(1, np.float32)},
+        inputs={"x": TensorSpec("float32", "b, 2")},
+        outputs=("y",),
+        example={"x": np.ones((3, 2), np.float32)},
+        platforms=("cpu", "cuda"),
+    )
+
+
+def export_slow(models: Path, name: str = "slow", steps: int = 400) -> Path:
+    """float32 [b, 256] -> [b, 256], tens of milliseconds a row: long enough for a queue to form."""
+    weight = np.random.default_rng(3).normal(size=(256, 256)).astype(np.float32) / 16
+
+    def fn(params, x):
+        return {"y": jax.lax.fori_loop(0, steps, lambda _, h: jnp.tanh(h @ params["w"]), x)}
+
+    return export_bundle(
+        models / name / "1",
+        fn,
+        {"w": weight},
+        inputs={"x": TensorSpec("float32", "b, 256")},
+        outputs=("y",),
+        example={"x": np.ones((3, 256), np.float32)},
+        platforms=("cpu", "cuda"),
+    )
