@@ -1,0 +1,32 @@
+"""`python -m train_job --preset nano --root work`: one training run, as a Job runs it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from train_job.errors import TrainError
+from train_job.flags import add_flags, settings_from
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Trains; returns the exit code (0 done, 2 usage, 3 a check failed, 4 environment, 75 preempted)."""
+    parser = argparse.ArgumentParser(prog="python -m train_job", description=__doc__, allow_abbrev=False)
+    add_flags(parser)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    namespace = parser.parse_args(arguments)
+    try:
+        settings = settings_from(namespace)
+        from train_job.job import train  # after the flags are known to be right: this import costs seconds
+
+        return train(settings)
+    except TrainError as error:
+        if namespace.debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,243 @@
+"""The checkpoints of a run, and the one place that knows Orbax.
+
+    <root>/runs/<run>/run.json            what the run is (train_job.runs)
+    <root>/runs/<run>/checkpoints/<step>/ items params, optimizer, rng, position, each a flat dict of string keys
+
+A checkpoint appears whole or not at all: Orbax writes a temporary sibling and renames it. Readers
+(`read_run`, `list_steps`, `choose_step`, `load_params`) take no lock and write nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import jax
+from orbax.checkpoint import v1 as ocp
+
+from train_job.errors import CheckFailed, StorageFailed, UnknownStep
+from train_job.presets import get_preset
+from train_job.runs import CHECKPOINTS, RunRecord, read_run, sync_directory, sync_tree
+from train_job.settings import Upkeep
+from train_job.weights import skeleton
+
+__all__ = ["Checkpoints", "RunRecord", "StepInfo", "choose_step", "list_steps", "load_params", "read_run"]
+
+_RANKED_BY = "val_loss"
+
+type Items = Mapping[str, Mapping[str, jax.Array]]
+type Abstract = Mapping[str, Mapping[str, jax.ShapeDtypeStruct]]
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """One checkpoint: the steps done, and what was measured there (empty when a signal forced the save)."""
+
+    step: int
+    metrics: dict[str, float]
+
+
+def list_steps(run_dir: Path) -> list[StepInfo]:
+    """The complete checkpoints of a run, ascending by step."""
+    found = [path for path in (run_dir / CHECKPOINTS).glob("*") if path.name.isdecimal()]
+    whole = sorted(
+        (path for path in found if ocp.is_orbax_checkpoint(str(path))), key=lambda path: int(path.name)
+    )
+    return [StepInfo(int(path.name), _recorded_metrics(path)) for path in whole]
+
+
+def choose_step(run_dir: Path, which: str | int) -> StepInfo:
+    """The checkpoint that "latest", "best" (smallest validation loss) or a step number names.
+
+    Raises:
+        UnknownStep: there is none; the message lists those there are.
+    """
+    steps = list_steps(run_dir)
+    ranked = [info for info in steps if _RANKED_BY in info.metrics]
+    if which == "latest" and steps:
+        return steps[-1]
+    if which == "best" and ranked:
+        return min(ranked, key=lambda info: info.metrics[_RANKED_BY])
+    for info in steps:
+        if str(info.step) == str(which):
+            return info
+    present = ", ".join(str(info.step) for info in steps) or "none yet"
+    raise UnknownStep(
+        f"--step: found {which!r}, needs latest, best or a step of run {run_dir.name!r}: {present}"
+    )
+
+
+def load_params(run_dir: Path, step: int) -> dict[str, jax.Array]:
+    """The weights at a step by flat key ("blocks.0.attn.query.kernel"), as the run's preset shapes them.
+
+    Raises:
+        UsageError: no such run. UnknownStep: no such checkpoint. CheckFailed: keys, shapes or dtypes differ
+        from the model's.
+    """
+    preset = get_preset(read_run(run_dir).preset)
+    path = run_dir / CHECKPOINTS / str(choose_step(run_dir, step).step)
+    return _load(path, {"params": skeleton(preset.model).abstract})["params"]
+
+
+class Checkpoints:
+    """Writes the checkpoints of the run whose lock the caller holds: asynchronous, but never unwatched.
+
+    A save that failed in the background raises StorageFailed from the next `save`, `raise_if_failed` or `close`.
+    """
+
+    def __init__(self, run_dir: Path, upkeep: Upkeep) -> None:
+        self._directory = run_dir / CHECKPOINTS
+        self._pending: tuple[int, ocp.AsyncResponse[bool]] | None = None
+        # Typed more loosely: the policies' signatures and the protocol they are passed as differ in one class.
+        every_call: Any = ocp.training.save_decision_policies.FixedIntervalPolicy(1)
+        try:
+            self._directory.mkdir(exist_ok=True)
+            self._orbax = ocp.training.Checkpointer(
+                str(self._directory.absolute()),
+                # When to save is the loop's decision; every save() here is forced.
+                save_decision_policy=every_call,
+                preservation_policy=_preservation(upkeep),
+                cleanup_tmp_directories=True,  # what a kill in the middle of a save left behind
+            )
+        except OSError as error:
+            raise StorageFailed.at(self._directory, error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except StorageFailed:
+            if error is None:  # else the first failure is the one to report
+                raise
+
+    @property
+    def latest(self) -> int | None:
+        """The newest step that is complete on disk; None before the first save."""
+        steps = [found.step for found in self._orbax.checkpoints]
+        if self._pending is not None:
+            steps = [step for step in steps if step != self._pending[0]]
+        return max(steps, default=None)
+
+    def restore(self, step: int, abstract: Abstract) -> dict[str, dict[str, jax.Array]]:
+        """The items of a checkpoint, which must have the shapes and dtypes of `abstract`. Raises CheckFailed."""
+        return _load(self._directory / str(step), abstract)
+
+    def save(self, step: int, items: Items, metrics: Mapping[str, float]) -> None:
+        """Starts saving, after the save before it is complete. The arrays are copied before this returns.
+
+        Raises:
+            StorageFailed: this save could not start, or the one before failed.
+        """
+        self.wait()
+        measured: Any = {name: float(value) for name, value in metrics.items()}
+        try:
+            response = self._orbax.save_checkpointables_async(
+                step,
+                {name: dict(values) for name, values in items.items()},
+                force=True,
+                metrics=measured or None,  # what BestN ranks by
+                custom_metadata={"metrics": measured},  # what readers see without a Checkpointer
+            )
+        except Exception as error:  # Orbax and TensorStore raise a dozen types for one full disk
+            raise self._failed(step, error) from error
+        if response is not None:
+            self._pending = (step, response)
+
+    def raise_if_failed(self) -> None:
+        """Without waiting: completes a save that has ended, and raises StorageFailed if it failed."""
+        if self._pending is not None and not self._orbax.is_saving_in_progress():
+            self.wait()
+
+    def wait(self) -> None:
+        """Returns when the last save is complete and synced to the disk. Raises StorageFailed."""
+        if self._pending is None:
+            return
+        step, response = self._pending
+        try:
+            response.result()
+            sync_tree(self._directory / str(step))
+            sync_directory(self._directory)
+        except Exception as error:  # as in `save`
+            raise self._failed(step, error) from error
+        self._pending = None
+
+    def close(self) -> None:
+        """Waits for the last save and releases Orbax's threads. Raises StorageFailed."""
+        try:
+            self.wait()
+        finally:
+            failed, self._pending = self._pending is not None, None
+            # After a failure Orbax's own close waits for the same save, and raises the same error again.
+            with contextlib.suppress(*([Exception] if failed else [])):
+                self._orbax.close()
+
+    def _failed(self, step: int, error: BaseException) -> StorageFailed:
+        intact = max(
+            (info.step for info in list_steps(self._directory.parent) if info.step != step), default=None
+        )
+        kept = "no checkpoint yet" if intact is None else f"checkpoint of step {intact}"
+        return StorageFailed.at(self._directory / str(step), error, intact=kept)
+
+
+def _preservation(upkeep: Upkeep) -> Any:
+    policies = ocp.training.preservation_policies
+    kept: list[Any] = [policies.LatestN(n=upkeep.keep_latest)]
+    if upkeep.keep_best:
+        kept.append(
+            policies.BestN(
+                get_metric_fn=_rank,
+                reverse=True,  # ascending order keeps the largest; the smallest loss is the best
+                n=upkeep.keep_best,
+                keep_checkpoints_without_metrics=False,  # saves forced by a signal are covered by LatestN
+            )
+        )
+    if upkeep.keep_every:
+        kept.append(policies.EveryNSteps(interval_steps=upkeep.keep_every))
+    return policies.AnyPreservationPolicy(kept)
+
+
+def _rank(metrics: Mapping[str, float]) -> float:
+    return metrics.get(_RANKED_BY, math.inf)
+
+
+def _recorded_metrics(path: Path) -> dict[str, float]:
+    custom: Any = ocp.checkpointables_metadata(str(path)).custom_metadata
+    return dict((custom or {}).get("metrics") or {})
+
+
+def _load(path: Path, abstract: Abstract) -> dict[str, dict[str, jax.Array]]:
+    """Loads exactly `abstract`. Orbax would cast another dtype in silence and misname another shape."""
+    stored = ocp.checkpointables_metadata(str(path)).metadata
+    for item, wanted in abstract.items():
+        _require_equal(path, item, stored.get(item) or {}, wanted)
+    placed = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    targets = {
+        item: {
+            key: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed) for key, leaf in wanted.items()
+        }
+        for item, wanted in abstract.items()
+    }
+    return ocp.load_checkpointables(str(path), targets)
+
+
+def _require_equal(path: Path, item: str, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    for key in sorted(stored.keys() | wanted.keys()):
+        found = _describe(stored.get(key))
+        needed = _describe(wanted.get(key))
+        if found != needed:
+            raise CheckFailed(
+                f"{path}: {item} {key!r} is {found}, the model needs {needed}; use the run's own model"
+            )
+
+
+def _describe(leaf: Any) -> str:
+    return "absent" if leaf is None else f"{leaf.dtype}{list(leaf.shape)}"

@@ -1,0 +1,150 @@
+"""Bytes to learn from: the standard library's own sources, tinyshakespeare, or any file or glob."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import sys
+import sysconfig
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from train_job.errors import CheckFailed, EnvironmentUnfit, UsageError, describe_cause
+
+TINYSHAKESPEARE_URL = (
+    "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+)
+TINYSHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+MAX_BYTES = 16 * 2**20  # of the standard library; the whole of 3.12's is 10 MB
+_DOWNLOAD_TIMEOUT_S = 30.0
+# Distributions leave these out or ship them apart; without them the bytes depend on the version alone.
+_NOT_EVERYWHERE = frozenset(
+    {
+        "test",
+        "tests",
+        "idlelib",
+        "tkinter",
+        "turtledemo",
+        "ensurepip",
+        "lib2to3",
+        "distutils",
+        "site-packages",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """One text as bytes (`uint8` values), with the name people know it by."""
+
+    name: str
+    content: bytes
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest of the bytes."""
+        return hashlib.sha256(self.content).hexdigest()
+
+
+def read_corpus(data: str) -> Corpus:
+    """Reads what `--data` names: "stdlib", "tinyshakespeare", a path or a glob.
+
+    Raises:
+        UsageError: nothing lies there. EnvironmentUnfit: unreadable, or no network. CheckFailed: wrong digest.
+    """
+    if data == "stdlib":
+        return read_stdlib()
+    if data == "tinyshakespeare":
+        return Corpus("tinyshakespeare", fetch(TINYSHAKESPEARE_URL, TINYSHAKESPEARE_SHA256, cache_dir()))
+    return read_files(data)
+
+
+def read_stdlib() -> Corpus:
+    """The sources of the running Python's standard library, in sorted order: text every machine has."""
+    root = Path(sysconfig.get_path("stdlib"))
+    names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
+    content = bytearray()
+    for name in filter(_ships_everywhere, names):
+        content += (root / name).read_bytes()
+        if len(content) >= MAX_BYTES:
+            break
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Corpus(f"standard library of Python {version}", bytes(content[:MAX_BYTES]))
+
+
+def _ships_everywhere(name: str) -> bool:
+    parts = name.split("/")
+    return parts[0].removesuffix(".py") in sys.stdlib_module_names and _NOT_EVERYWHERE.isdisjoint(parts)
+
+
+def read_files(pattern: str) -> Corpus:
+    """The bytes of a file, or of all files a glob matches, in sorted order. Raises as `read_corpus`."""
+    paths = [Path(found) for found in sorted(_matches(pattern)) if Path(found).is_file()]
+    if not paths:
+        raise UsageError(
+            f"--data: no file matches {pattern!r}; needs a path, a glob, tinyshakespeare or stdlib"
+        )
+    try:
+        content = b"".join(path.read_bytes() for path in paths)
+    except OSError as error:
+        raise EnvironmentUnfit(f"--data: cannot read {error.filename}: {describe_cause(error)}") from error
+    return Corpus(pattern, content)
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    path = Path(pattern)
+    if path.exists():  # a name that holds glob characters is still a name
+        return iter([pattern])
+    return glob.iglob(pattern, recursive=True)  # noqa: PTH207 Path.glob takes no absolute pattern
+
+
+def cache_dir() -> Path:
+    """Where downloads are kept: $XDG_CACHE_HOME/jaxport, or ~/.cache/jaxport (XDG base directories 0.8)."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "jaxport"
+
+
+def fetch(url: str, sha256: str, cache: Path) -> bytes:
+    """The bytes at `url`, whose digest must be `sha256`; kept in `cache`, so the network is used once.
+
+    Raises:
+        EnvironmentUnfit: unreachable. CheckFailed: other bytes than expected.
+    """
+    kept = cache / f"{sha256[:16]}-{url.rsplit('/', 1)[-1]}"
+    if kept.is_file():
+        content = kept.read_bytes()
+        if hashlib.sha256(content).hexdigest() == sha256:
+            return content  # anything else is a torn or altered file: fetch it again
+    content = _download(url)
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        raise CheckFailed(f"--data: {url} gave sha256 {found}, needs {sha256}; pass a file you trust instead")
+    _keep(kept, content)
+    return content
+
+
+def _download(url: str) -> bytes:
+    try:
+        with urllib.request.urlopen(url, timeout=_DOWNLOAD_TIMEOUT_S) as answer:  # noqa: S310 the digest is checked
+            return answer.read()
+    except (OSError, urllib.error.URLError) as error:
+        reason = getattr(error, "reason", error)
+        raise EnvironmentUnfit(
+            f"--data: cannot download {url}: {reason}; use --data stdlib (offline) or a file"
+        ) from error
+
+
+def _keep(path: Path, content: bytes) -> None:
+    """Caches by rename, so that two runs never see half a file; a cache that cannot be written is no error."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:
+            partial.write(content)
+        Path(partial.name).replace(path)
+    except OSError as error:
+        print(f"data: not cached ({path.parent}: {describe_cause(error)}); the next run downloads again")

@@ -1,0 +1,95 @@
+"""Everything that can stop a training run on purpose, each with its exit code and, in its message, the cure.
+
+Messages are one line: the thing, the value found, the value needed, the flag or file to change.
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+
+class TrainError(Exception):
+    """A run that cannot go on; `exit_code` is what the process ends with."""
+
+    exit_code: int = 2
+
+
+class UsageError(TrainError):
+    """A flag, a setting or a name that does not fit; never worth a retry."""
+
+    exit_code = 2
+
+
+class FingerprintMismatch(UsageError):
+    """The run on disk was made from other settings than the ones asked for now."""
+
+
+class UnknownStep(UsageError):
+    """No checkpoint at the step that was asked for."""
+
+
+class CheckFailed(TrainError):
+    """Something was measured and found wrong: a digest, a loss that is no longer a number."""
+
+    exit_code = 3
+
+
+class EnvironmentUnfit(TrainError):
+    """The machine, not the request, is at fault: a full disk, a read-only volume, a busy run, no network."""
+
+    exit_code = 4
+
+
+class RunBusy(EnvironmentUnfit):
+    """Another process is writing this run."""
+
+
+class StorageFailed(EnvironmentUnfit):
+    """The run folder could not be written."""
+
+    @classmethod
+    def at(cls, path: Path, cause: BaseException, intact: str = "") -> StorageFailed:
+        """The one line for a write under `path` that failed with `cause`.
+
+        `intact` says what survived, for instance "checkpoint of step 40".
+        """
+        kept = f"; last good: {intact}" if intact else ""
+        return cls(
+            f"cannot write {path}: {describe_cause(cause)}{kept}; free the disk or choose a writable --root"
+        )
+
+
+_STORAGE_CODES = {
+    errno.ENOSPC: "no space left on device",
+    errno.EDQUOT: "disk quota exceeded",
+    errno.EROFS: "read-only file system",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "operation not permitted",
+    errno.EFBIG: "file too large",
+    errno.EIO: "input/output error",
+    errno.ESTALE: "stale file handle",
+    errno.ENOTDIR: "not a directory",
+}
+_LONGEST_CAUSE = 160  # characters: a storage library's status text can run to pages
+
+
+def describe_cause(cause: BaseException) -> str:
+    """Why a write failed, in a few words, however many libraries wrapped the original error."""
+    for link in _chain(cause):
+        if isinstance(link, OSError) and link.errno in _STORAGE_CODES:
+            return _STORAGE_CODES[link.errno]
+    text = " ".join(str(cause).split()) or type(cause).__name__
+    for code, words in _STORAGE_CODES.items():
+        # TensorStore reports the operating system's code as text, e.g. "[OS error 28: ENOSPC ...]".
+        if f"OS error {code}:" in text or errno.errorcode[code] in text or words in text.lower():
+            return words
+    return text[:_LONGEST_CAUSE]
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    links: list[BaseException] = []
+    while error is not None and error not in links:
+        links.append(error)
+        error = error.__cause__ or error.__context__
+    return links

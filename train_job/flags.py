@@ -1,0 +1,68 @@
+"""The flags of `jaxport train`, for its command line and for `python -m train_job`. Imports no JAX."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from train_job.errors import UsageError
+from train_job.presets import BUILT_IN
+from train_job.settings import DEFAULT_DATA, DEFAULT_ROOT, TrainSettings, accepted_keys
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds every flag of a training run to `parser`."""
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--preset", metavar="NAME", help=f"one of {', '.join(BUILT_IN)}")
+    which.add_argument("--model", metavar="PACKAGE.MODULE:FACTORY", help="a function that returns a Preset")
+    parser.add_argument(
+        "--root",
+        type=Path,
+        default=DEFAULT_ROOT,
+        metavar="DIR",
+        help="holds runs/ and models/ (default: ./work)",
+    )
+    parser.add_argument("--run", metavar="NAME", help="the run's name (default: the preset's)")
+    parser.add_argument("--steps", metavar="N", help="planned steps (default: the preset's)")
+    parser.add_argument(
+        "--data",
+        metavar="DATA",
+        help=f"a path, a glob, tinyshakespeare or stdlib (default: {DEFAULT_DATA}, this Python's own sources)",
+    )
+    parser.add_argument("--mesh", metavar="AXIS=N,...", help="devices per axis; one device for now")
+    parser.add_argument(
+        "--no-resume",
+        action="store_true",
+        help="start from step 0; a run of that name is moved aside, not deleted",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help=f"change a setting, again and again: {', '.join(sorted(accepted_keys()))}",
+    )
+
+
+def settings_from(namespace: argparse.Namespace) -> TrainSettings:
+    """The settings that parsed flags describe. Raises UsageError."""
+    return TrainSettings.from_flags(
+        preset=namespace.preset,
+        model=namespace.model,
+        root=namespace.root,
+        run=namespace.run,
+        steps=namespace.steps,
+        data=namespace.data,
+        mesh=namespace.mesh,
+        resume=not namespace.no_resume,
+        overrides=dict(_pair(text) for text in namespace.set),
+    )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(
+            f"--set: found {text!r}, needs key=value with a key of {', '.join(sorted(accepted_keys()))}"
+        )
+    return key.strip(), value.strip()

@@ -1,0 +1,177 @@
+"""A training run from its settings to its last checkpoint, in the order things happen."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from train_job.banner import banner
+from train_job.checkpoints import Checkpoints
+from train_job.errors import EnvironmentUnfit, StorageFailed
+from train_job.fingerprint import fingerprint, require_same
+from train_job.loop import Loop
+from train_job.metrics import MetricsLog, read_metrics
+from train_job.plot import draw_plot
+from train_job.preemption import EXIT_PREEMPTED, Preemption
+from train_job.presets import Dataset
+from train_job.progress import reporter
+from train_job.runs import RECORD, RunRecord, read_run, sync_directory, write_run, writing
+from train_job.settings import TrainSettings
+from train_job.state import TrainState
+from train_job.steps import compile_programs, initial_state
+from train_job.weights import skeleton
+
+EXIT_DONE = 0
+
+
+def train(settings: TrainSettings) -> int:
+    """Trains until done (returns 0) or until a signal (returns 75, saved).
+
+    Starting the same settings again resumes at the last checkpoint, or returns 0 at once when the run is done.
+
+    Raises:
+        UsageError (exit 2): the settings do not fit the data or the run on disk. CheckFailed (3): a digest or
+        a loss is wrong. EnvironmentUnfit (4): the run is busy, the disk full, the volume read-only.
+    """
+    with Preemption() as preemption:
+        with preemption.nothing_to_save():
+            _require_device()
+            data = settings.preset.task.load(settings.data)
+            wanted = fingerprint(settings.preset, data.info, settings.hyper)
+        if settings.resume and _is_finished(settings, wanted, data):
+            print(f"{settings.run_dir}: finished, {settings.hyper.steps} of {settings.hyper.steps} steps")
+            return EXIT_DONE
+        if not settings.resume:
+            _move_aside(settings.run_dir)
+        with writing(settings.run_dir):
+            return _train_alone(settings, data, wanted, preemption)
+
+
+def _train_alone(
+    settings: TrainSettings, data: Dataset, wanted: Mapping[str, Any], preemption: Preemption
+) -> int:
+    """The part that only the holder of the run's lock may do."""
+    with preemption.nothing_to_save():
+        record = _begin(settings, data, wanted)
+    with Checkpoints(settings.run_dir, settings.upkeep) as checkpoints:
+        done = _train_to_the_end(settings, data, checkpoints, preemption)
+    if done < settings.hyper.steps:
+        print(f"preempted: saved step {done} of {settings.hyper.steps}; start again to go on")
+        return EXIT_PREEMPTED
+    _finish(settings, data, record)
+    return EXIT_DONE
+
+
+def _train_to_the_end(
+    settings: TrainSettings, data: Dataset, checkpoints: Checkpoints, preemption: Preemption
+) -> int:
+    hyper = settings.hyper
+    with preemption.nothing_to_save():
+        state, start = _starting_state(settings, checkpoints)
+        print(banner(settings, data, skeleton(settings.preset.model).abstract, start), flush=True)
+        if start >= hyper.steps:
+            return start
+        evaluation = jax.device_put({part: data.evaluation(name) for part, name in _PARTS.items()})
+        batch = data.batch(hyper.seed, start, hyper.batch_size)
+        programs = compile_programs(settings.preset, hyper, state, batch, evaluation["val"])
+    with MetricsLog(settings.run_dir, start) as log, reporter(start, hyper.steps) as shown:
+        loop = Loop(settings, data, evaluation, programs, checkpoints, log, shown, preemption)
+        _, done = loop.run(state, start)
+    return done
+
+
+_PARTS = {"train": "train", "val": "validation"}
+
+
+def _starting_state(settings: TrainSettings, checkpoints: Checkpoints) -> tuple[TrainState, int]:
+    """The last checkpoint's state, or a fresh one."""
+    fresh = initial_state(settings.preset, settings.hyper)
+    latest = checkpoints.latest
+    if latest is None:
+        return fresh, 0
+    abstract = jax.eval_shape(fresh.as_items)
+    return TrainState.from_items(checkpoints.restore(latest, abstract), like=fresh), latest
+
+
+def _require_device() -> None:
+    try:
+        jax.devices()
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise EnvironmentUnfit(
+            f"JAX_PLATFORMS: JAX finds no device ({reason}); unset it, or fix the driver"
+        ) from error
+
+
+def _recorded(run_dir: Path) -> RunRecord | None:
+    return read_run(run_dir) if (run_dir / RECORD).exists() else None
+
+
+def _is_finished(settings: TrainSettings, wanted: Mapping[str, Any], data: Dataset) -> bool:
+    """Asked before the lock is taken, so that a finished run on a read-only volume is still a finished run."""
+    record = _recorded(settings.run_dir)
+    if record is not None:
+        require_same(settings.run, record.fingerprint, wanted, data.info)
+    return record is not None and record.finished
+
+
+def _move_aside(run_dir: Path) -> None:
+    """Keeps what an earlier run of this name left, under a name that says when it began."""
+    record = _recorded(run_dir)
+    if record is None:
+        return
+    stamp = "".join(part for part in record.created_at if part.isalnum())
+    aside = run_dir.with_name(f"{run_dir.name}.before-{stamp}")
+    with writing(run_dir):  # not from under a process that writes it
+        try:
+            run_dir.rename(aside)
+            sync_directory(run_dir.parent)
+        except OSError as error:
+            raise StorageFailed.at(run_dir, error) from error
+    print(f"{run_dir}: moved to {aside}")
+
+
+def _begin(settings: TrainSettings, data: Dataset, wanted: Mapping[str, Any]) -> RunRecord:
+    """Writes `run.json` for a new run; for one on disk, checks the fingerprint before anything is read."""
+    record = _recorded(settings.run_dir)
+    if record is not None:
+        require_same(settings.run, record.fingerprint, wanted, data.info)
+    info = data.info
+    latest = RunRecord(
+        run=settings.run,
+        preset=settings.preset_name,
+        settings={**dataclasses.asdict(settings.hyper), **dataclasses.asdict(settings.upkeep)},
+        fingerprint=dict(wanted),
+        data={"name": info.name, "sha256": info.sha256, "bytes": info.bytes},
+        baselines={name: base.value for name, base in data.baselines().items()},
+        versions=_versions(),
+        created_at=record.created_at if record else datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    write_run(settings.run_dir, latest)
+    return latest
+
+
+def _versions() -> dict[str, str]:
+    libraries = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+    return {"python": platform.python_version(), **{name: version(name) for name in libraries}}
+
+
+def _finish(settings: TrainSettings, data: Dataset, record: RunRecord) -> None:
+    """Draws the plot, says how it went and, last of all, marks the run finished."""
+    rows = read_metrics(settings.run_dir)
+    plot = draw_plot(settings.run_dir, f"{settings.run}: {data.info.name}", rows, data.baselines())
+    headline = settings.preset.task.headline
+    if rows and headline in rows[-1]:
+        baseline = data.baselines().get(headline)
+        beside = "" if baseline is None else f" ({baseline.name}: {baseline.value:.3f})"
+        print(f"done: {headline} {rows[-1][headline]:.3f}{beside} after {rows[-1]['step']} steps")
+    print(f"plot: {os.path.relpath(plot)}")
+    write_run(settings.run_dir, dataclasses.replace(record, finished=True))

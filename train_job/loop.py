@@ -1,0 +1,119 @@
+"""The training loop: step, now and then look, now and then save, until done or told to stop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from train_job.checkpoints import Checkpoints
+from train_job.errors import CheckFailed
+from train_job.metrics import MetricsLog
+from train_job.optimizer import schedule
+from train_job.preemption import Preemption
+from train_job.presets import Dataset
+from train_job.progress import Reporter, interval_line
+from train_job.settings import TrainSettings
+from train_job.state import TrainState
+from train_job.steps import Programs
+
+# Steps the host may run ahead of the device: enough to hide its own work, few enough that a signal is
+# answered within this many steps.
+_LOOKAHEAD = 2
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One start of a run, from a state to the last planned step."""
+
+    settings: TrainSettings
+    data: Dataset
+    evaluation: Mapping[str, Any]  # part -> its fixed batches, on the device
+    programs: Programs
+    checkpoints: Checkpoints
+    log: MetricsLog
+    reporter: Reporter
+    preemption: Preemption
+
+    def run(self, state: TrainState, done: int) -> tuple[TrainState, int]:
+        """Steps from `done`, saving as planned; the last save is complete when this returns.
+
+        Returns the state and the steps done: fewer than planned when a signal asked to stop.
+
+        Raises:
+            StorageFailed: a save or a metrics row could not be written. CheckFailed: the loss is not a number.
+        """
+        hyper, upkeep = self.settings.hyper, self.settings.upkeep
+        saved, pace = done, _Pace(done)
+        under_way: deque[jax.Array] = deque()
+        while done < hyper.steps and not self.preemption.requested:
+            state, loss = self.programs.step(state, self.data.batch(hyper.seed, done, hyper.batch_size))
+            done += 1
+            under_way.append(loss)
+            if len(under_way) > _LOOKAHEAD:
+                under_way.popleft().block_until_ready()
+            self.reporter.advance(done)
+            last = done == hyper.steps
+            save = last or done % upkeep.checkpoint_every == 0
+            if save or done % upkeep.eval_every == 0:
+                metrics = self._look(state, done, pace)
+                if save:
+                    self.checkpoints.save(done, state.as_items(), metrics)
+                    saved = done
+                self.checkpoints.raise_if_failed()
+                pace = _Pace(done)
+        if saved != done:  # stopped by a signal: no time for an evaluation
+            self.checkpoints.save(done, state.as_items(), {})
+        self.checkpoints.wait()
+        return state, done
+
+    def _look(self, state: TrainState, done: int, pace: _Pace) -> dict[str, float]:
+        """Evaluates both parts, records the row and returns the metrics. The only wait for the device."""
+        state.step.block_until_ready()
+        task, hyper = self.settings.preset.task, self.settings.hyper
+        rate = pace.steps_per_s(done)
+        means = {
+            part: self.programs.evaluate(state.weights, batches) for part, batches in self.evaluation.items()
+        }
+        found = {
+            f"{part}_{name}": float(value)
+            for part, values in jax.device_get(means).items()
+            for name, value in values.items()
+        }
+        metrics = task.report(found)
+        _require_finite(metrics, done)
+        row = {
+            "step": done,
+            "time": time.time(),
+            **metrics,
+            f"{task.unit}_per_s": rate * task.positions(hyper.batch_size),
+            "lr": float(np.asarray(schedule(hyper)(done - 1))),
+        }
+        self.log.append(row)
+        self.reporter.interval(interval_line(row, hyper.steps, task.unit))
+        return metrics
+
+
+class _Pace:
+    """Steps per second since an interval began; evaluation and saving are outside."""
+
+    def __init__(self, done: int) -> None:
+        self._done, self._since = done, time.perf_counter()
+
+    def steps_per_s(self, done: int) -> float:
+        return (done - self._done) / max(time.perf_counter() - self._since, 1e-9)
+
+
+def _require_finite(metrics: Mapping[str, float], done: int) -> None:
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise CheckFailed(
+                f"{name} is {value} at step {done}, needs a finite number: training diverged; start over under "
+                "another --run with a smaller --set learning_rate (nothing of this step was saved)"
+            )

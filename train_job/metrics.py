@@ -1,0 +1,90 @@
+"""What a run measured, as lines of JSON for programs and as TensorBoard events for people."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto import event_pb2
+from tensorboardX.summary import scalar
+
+from train_job.errors import StorageFailed
+from train_job.runs import METRICS, TENSORBOARD, write_atomically
+
+_messages: Any = event_pb2  # generated at import, so a type checker cannot see what it holds
+_Event, _SessionLog = _messages.Event, _messages.SessionLog
+
+
+def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
+    """The rows of `metrics.jsonl`, oldest first. A last line that a kill cut short is left out."""
+    path = run_dir / METRICS
+    if not path.is_file():
+        return []
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break  # lines are appended whole and in order: nothing after a torn one counts
+    return rows
+
+
+class MetricsLog:
+    """Appends one row per interval. Opened at step n, it first drops the rows after n of a killed attempt."""
+
+    def __init__(self, run_dir: Path, step: int) -> None:
+        self._run_dir = run_dir
+        kept = [row for row in read_metrics(run_dir) if row["step"] <= step]
+        write_atomically(run_dir / METRICS, "".join(map(_line, kept)).encode())
+        try:
+            self._lines = (run_dir / METRICS).open("a", encoding="utf-8")
+            folder = run_dir / TENSORBOARD
+            folder.mkdir(exist_ok=True)
+            # The synchronous writer: SummaryWriter's thread dies on a full disk and then blocks its caller.
+            self._events = EventsWriter(str(folder / f"events-{step}"))
+            # Tells TensorBoard to forget what an earlier attempt wrote at this step and after it.
+            self._events.write_event(
+                _Event(
+                    wall_time=time.time(), step=step + 1, session_log=_SessionLog(status=_SessionLog.START)
+                )
+            )
+        except OSError as error:
+            raise StorageFailed.at(run_dir, error) from error
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Writes a row, whose "step" is the number of steps done, to both files. Raises StorageFailed."""
+        try:
+            self._lines.write(_line(row))
+            self._lines.flush()
+            for name, value in row.items():
+                if name not in ("step", "time"):
+                    self._event(row, name, value)
+            self._events.flush()
+        except OSError as error:
+            raise StorageFailed.at(self._run_dir / METRICS, error) from error
+
+    def _event(self, row: Mapping[str, Any], name: str, value: float) -> None:
+        summary = scalar(name, value)
+        self._events.write_event(_Event(wall_time=row["time"], step=row["step"], summary=summary))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._lines.close()
+            self._events.close()
+        except OSError as failed:
+            if error is None:
+                raise StorageFailed.at(self._run_dir, failed) from failed
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(dict(row)) + "\n"

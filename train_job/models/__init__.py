@@ -1,0 +1,1 @@
+"""The architectures of the presets, as Flax NNX modules."""

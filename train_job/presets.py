@@ -1,0 +1,206 @@
+"""The door every model comes through, ours and yours: a factory that returns a `Preset`.
+
+`--preset nano` and `--model package.module:factory` differ only in where the factory's name is looked up.
+A Preset joins three things: a model (how to build the module), a task (data, loss, metrics, the shape of a
+prediction) and the settings to start from. Nothing else in train_job knows one model from another.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from train_job.errors import UsageError
+from train_job.settings import Hyperparameters, Upkeep
+
+if TYPE_CHECKING:
+    import jax
+    import numpy as np
+    from flax import nnx
+
+BUILT_IN = {
+    "tiny": "train_job.zoo:tiny",
+    "nano": "train_job.zoo:nano",
+    "digits": "train_job.zoo:digits",
+}
+
+
+@dataclass(frozen=True)
+class PredictSignature:
+    """What a trained model takes and gives.
+
+    inputs: name -> (dtype, shape), the shape as text with a symbolic batch: ("int32", "b, 256").
+    outputs: names, in order. usage: what a client needs to know, all text, for instance task and tokenizer.
+    """
+
+    inputs: Mapping[str, tuple[str, str]]
+    outputs: tuple[str, ...]
+    usage: Mapping[str, str]
+
+
+class ModelConfig(Protocol):
+    """A frozen dataclass that can build its module. Its fields enter the run's fingerprint."""
+
+    def build(self, rngs: nnx.Rngs) -> nnx.Module:
+        """A module with fresh weights, callable on a batch of the task's input."""
+        ...
+
+
+@dataclass(frozen=True)
+class DataInfo:
+    """Which bytes a run learned from: a name for people, a digest and a size for the fingerprint."""
+
+    name: str
+    sha256: str
+    bytes: int
+    train: str  # what the training part holds, in words: "9,030,133 bytes"
+    validation: str
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A simple predictor's figure on the validation part."""
+
+    name: str  # "byte bigram"
+    value: float
+
+
+class Dataset(Protocol):
+    """Data ready to train on. A batch is a pure function of (seed, step), so a run's position is its step."""
+
+    @property
+    def info(self) -> DataInfo:
+        """Which bytes these are."""
+        ...
+
+    def batch(self, seed: int, step: int, rows: int) -> dict[str, np.ndarray]:
+        """The global batch of this step: arrays with a leading dimension of `rows`."""
+        ...
+
+    def evaluation(self, part: str) -> dict[str, np.ndarray]:
+        """Fixed batches of "train" or "validation", [batches, rows, ...]; both parts in the same shapes."""
+        ...
+
+    def baselines(self) -> dict[str, Baseline]:
+        """What a run should beat, under the name of the metric it stands beside, e.g. val_bits_per_byte."""
+        ...
+
+
+class Task(Protocol):
+    """What a model is trained to do, independent of its architecture."""
+
+    def load(self, data: str | None) -> Dataset:
+        """Reads the data named by `--data`, or the task's default. Raises UsageError, EnvironmentUnfit."""
+        ...
+
+    def loss(self, module: Any, batch: Mapping[str, jax.Array], rng: jax.Array) -> tuple[jax.Array, dict]:
+        """The mean loss to minimise (float32 scalar) and further mean metrics (scalars) of one batch."""
+        ...
+
+    def report(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """The metrics a person reads: those of "val_*" and "train_*" plus derived ones (bits per byte)."""
+        ...
+
+    def positions(self, rows: int) -> int:
+        """How many predictions (tokens, images) a batch of `rows` holds, for throughput."""
+        ...
+
+    @property
+    def unit(self) -> str:
+        """What a position is called: "tokens", "images"."""
+        ...
+
+    @property
+    def headline(self) -> str:
+        """The metric a run is summed up by, e.g. "val_bits_per_byte"."""
+        ...
+
+    def signature(self) -> PredictSignature:
+        """What the trained model takes and gives."""
+        ...
+
+    def example_inputs(self, rows: int, seed: int) -> dict[str, np.ndarray]:
+        """Realistic inputs of the signature, available offline."""
+        ...
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A model, what it is for, and the settings to start from."""
+
+    name: str
+    model: ModelConfig
+    task: Task
+    hyper: Hyperparameters = field(default_factory=Hyperparameters)
+    upkeep: Upkeep = field(default_factory=Upkeep)
+
+    @property
+    def predict_signature(self) -> PredictSignature:
+        """What the trained model takes and gives."""
+        return self.task.signature()
+
+    def predict_fn(
+        self,
+    ) -> Callable[[Mapping[str, jax.Array], Mapping[str, jax.Array]], dict[str, jax.Array]]:
+        """The prediction as a pure function of (flat weights, inputs by name) -> outputs by name.
+
+        Weights are those of `train_job.checkpoints.load_params`. Traces with a symbolic batch.
+        """
+        from train_job.weights import stateless
+
+        apply = stateless(self.model)
+        (name,) = self.predict_signature.inputs
+        (output,) = self.predict_signature.outputs
+
+        def predict(
+            weights: Mapping[str, jax.Array], inputs: Mapping[str, jax.Array]
+        ) -> dict[str, jax.Array]:
+            return {output: apply(weights, inputs[name])}
+
+        return predict
+
+    def example_inputs(self, rows: int, seed: int) -> dict[str, np.ndarray]:
+        """Realistic inputs, `rows` of them, the same for the same seed; needs no network."""
+        return self.task.example_inputs(rows, seed)
+
+    def model_description(self) -> dict[str, Any]:
+        """The model's part of the fingerprint: its class and every field."""
+        config: Any = self.model
+        return {"kind": type(config).__name__, **asdict(config)}
+
+
+def get_preset(name: str) -> Preset:
+    """Looks up "tiny", or imports "package.module:factory" and calls it.
+
+    Raises:
+        UsageError: no such preset, module or factory, or the factory gave something else.
+    """
+    if name in BUILT_IN:
+        return _call_factory(BUILT_IN[name])
+    if ":" in name:
+        return _call_factory(name)
+    raise UsageError(f"--preset: found {name!r}, needs one of {', '.join(BUILT_IN)}")
+
+
+def _call_factory(path: str) -> Preset:
+    module_name, _, attribute = path.partition(":")
+    here = str(Path.cwd())
+    if (
+        here not in sys.path
+    ):  # as `python -m` does, so that a module beside the user is found by the command too
+        sys.path.append(here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"--model: cannot import {module_name!r} from {here}: {error}") from error
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        raise UsageError(f"--model: {module_name!r} holds no function {attribute!r}")
+    preset = factory()
+    if not isinstance(preset, Preset):
+        raise UsageError(f"--model: {path} gave a {type(preset).__name__}, needs a train_job.presets.Preset")
+    return preset

@@ -1,0 +1,157 @@
+"""The run folder: its record `run.json`, the lock that makes one process its writer, and names inside it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from train_job.errors import RunBusy, StorageFailed, UsageError
+
+SCHEMA_VERSION = 1
+RECORD = "run.json"
+CHECKPOINTS = "checkpoints"
+METRICS = "metrics.jsonl"
+TENSORBOARD = "tensorboard"
+PLOT = "loss.png"
+_LOCK = ".lock"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run is, as `run.json` keeps it.
+
+    preset: "nano" or "package.module:factory", as `train_job.presets.get_preset` takes it.
+    settings: hyperparameters and upkeep of the latest start. fingerprint: what may not change between starts.
+    data: name, sha256, bytes. baselines: reference metrics of the data. versions: of python and the libraries.
+    created_at: UTC, ISO 8601. finished: every planned step is done and its checkpoint is on disk.
+    """
+
+    run: str
+    preset: str
+    settings: dict[str, Any]
+    fingerprint: dict[str, Any]
+    data: dict[str, Any]
+    baselines: dict[str, float]
+    versions: dict[str, str]
+    created_at: str
+    finished: bool = False
+    schema_version: int = field(default=SCHEMA_VERSION)
+
+
+def read_run(run_dir: Path) -> RunRecord:
+    """Reads `run.json`. Raises UsageError when there is no run, or one this version cannot read."""
+    path = run_dir / RECORD
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        known = ", ".join(list_runs(run_dir.parent)) or "none"
+        raise UsageError(f"--run: no run {run_dir.name!r} in {run_dir.parent}; present: {known}") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{path}: not a readable run record ({error}); restore it or choose another --run"
+        ) from error
+    if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
+        found = raw.get("schema_version") if isinstance(raw, dict) else type(raw).__name__
+        raise UsageError(f"{path}: schema_version is {found}, this jaxport reads {SCHEMA_VERSION}")
+    try:
+        return RunRecord(**raw)
+    except TypeError as error:
+        raise UsageError(f"{path}: {error}; restore the file or choose another --run") from error
+
+
+def list_runs(runs_dir: Path) -> list[str]:
+    """The names of the runs under `<root>/runs`, sorted."""
+    return sorted(found.parent.name for found in runs_dir.glob(f"*/{RECORD}"))
+
+
+def write_run(run_dir: Path, record: RunRecord) -> None:
+    """Replaces `run.json` whole. Raises StorageFailed."""
+    write_atomically(run_dir / RECORD, (json.dumps(asdict(record), indent=2) + "\n").encode())
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a sibling, syncs it and renames it over `path`: a reader sees the old or the new, after a crash too.
+
+    Raises:
+        StorageFailed: naming the path and the cause.
+    """
+    partial: str | None = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
+            partial = stream.name
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(partial).chmod(0o644)  # temporary files are private; a run is read by other users' Jobs
+        Path(partial).replace(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        if partial is not None:
+            with contextlib.suppress(OSError):
+                Path(partial).unlink(missing_ok=True)
+        raise StorageFailed.at(path, error) from error
+
+
+def sync_directory(path: Path) -> None:
+    """Makes the directory's entries (a rename, a new file) survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(path: Path) -> None:
+    """Syncs every file and directory below and including `path`."""
+    for folder, _, files in os.walk(path, topdown=False):
+        for name in files:
+            descriptor = os.open(Path(folder) / name, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        sync_directory(Path(folder))
+
+
+@contextlib.contextmanager
+def writing(run_dir: Path) -> Iterator[None]:
+    """Holds the run as its only writer. The kernel drops the lock with the process, kill -9 included.
+
+    Raises:
+        RunBusy: another process holds it. StorageFailed: the folder cannot be made.
+    """
+    path = run_dir / _LOCK
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        stream = path.open("a+", encoding="utf-8")
+    except OSError as error:
+        raise StorageFailed.at(run_dir, error) from error
+    with stream:
+        _claim(stream, run_dir)
+        yield
+
+
+def _claim(stream: Any, run_dir: Path) -> None:
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        stream.seek(0)
+        holder = stream.read().strip() or "another process"
+        raise RunBusy(
+            f"run {run_dir.name!r} in {run_dir.parent} is being written by {holder}; "
+            "wait for it, stop it, or choose another --run"
+        ) from None
+    except OSError as error:
+        raise StorageFailed.at(run_dir, error) from error
+    with contextlib.suppress(OSError):  # on a full disk the lock holds without its label
+        stream.truncate(0)
+        stream.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        stream.flush()

@@ -1,0 +1,188 @@
+"""What a run is asked to do: frozen, made once from the flags, and free of JAX so that mistakes cost no import.
+
+`Hyperparameters` decide the numbers and are part of the fingerprint: a run can be resumed only with the same
+ones. `Upkeep` decides how often the run looks and saves; it may change between two starts of one run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from train_job.errors import UsageError
+
+if TYPE_CHECKING:
+    from train_job.presets import Preset
+
+DEFAULT_ROOT = Path("work")
+DEFAULT_DATA = "stdlib"
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def _setting(default: Any, accepts: str, test: Callable[[Any], bool]) -> Any:
+    return field(default=default, metadata={"accepts": accepts, "test": test})
+
+
+def _positive(default: int) -> Any:
+    return _setting(default, "a whole number of at least 1", lambda value: value >= 1)
+
+
+def _whole(default: int) -> Any:
+    return _setting(default, "a whole number of at least 0", lambda value: value >= 0)
+
+
+def _fraction(default: float) -> Any:
+    return _setting(default, "a number from 0 up to, not including, 1", lambda value: 0 <= value < 1)
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """What decides the trained weights, besides the model and the data."""
+
+    steps: int = _positive(1000)
+    batch_size: int = _positive(32)  # rows per step, over all devices
+    learning_rate: float = _setting(3e-4, "a number above 0", lambda value: value > 0)  # the schedule's peak
+    weight_decay: float = _setting(1e-4, "a number of at least 0", lambda value: value >= 0)
+    warmup_steps: int = _whole(100)  # linear from 0; cosine from there to the last step
+    final_lr_fraction: float = _fraction(0.1)  # of the peak, where the cosine ends
+    beta1: float = _fraction(0.9)
+    beta2: float = _fraction(0.999)
+    clip_norm: float = _setting(1.0, "a number of at least 0; 0 clips nothing", lambda value: value >= 0)
+    seed: int = _setting(0, "a whole number from 0 to 2**31 - 1", lambda value: 0 <= value < 2**31)
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """How often a run evaluates and saves, and which checkpoints stay. Never changes the weights."""
+
+    eval_every: int = _positive(100)
+    checkpoint_every: int = _positive(100)
+    keep_latest: int = _positive(3)
+    keep_best: int = _whole(1)  # by validation loss
+    keep_every: int = _whole(0)  # checkpoints at multiples of this many steps stay for good; 0: none do
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """One call of `train_job.job.train`, complete and checked."""
+
+    preset: Preset
+    preset_name: str  # "nano", or "package.module:factory"
+    root: Path
+    run: str
+    data: str | None  # None: the preset's own default
+    hyper: Hyperparameters
+    upkeep: Upkeep
+    resume: bool = True
+
+    @property
+    def run_dir(self) -> Path:
+        """Where everything this run writes lies."""
+        return self.root / "runs" / self.run
+
+    @classmethod
+    def from_flags(
+        cls,
+        preset: str | None = None,
+        root: str | Path = DEFAULT_ROOT,
+        run: str | None = None,
+        steps: int | None = None,
+        data: str | None = None,
+        overrides: Mapping[str, str] | None = None,
+        resume: bool = True,
+        model: str | None = None,
+        mesh: str | None = None,
+    ) -> TrainSettings:
+        """Checks what a person typed and completes it with the preset's defaults.
+
+        Raises:
+            UsageError: neither or both of preset and model, an unknown preset or key, a value out of range.
+        """
+        from train_job.presets import get_preset  # loads the model's code, and with it JAX
+
+        name = _one_of(preset, model)
+        given = parse_overrides(overrides or {})  # before the import: a typo should not cost seconds
+        _check_run_name(run)
+        _check_mesh(mesh)
+        if steps is not None:
+            given |= {"steps": check_value("steps", steps)}
+        chosen = get_preset(name)
+        return cls(
+            preset=chosen,
+            preset_name=name,
+            root=Path(root),
+            run=run or chosen.name,
+            data=data,
+            hyper=dataclasses.replace(chosen.hyper, **_of(Hyperparameters, given)),
+            upkeep=dataclasses.replace(chosen.upkeep, **_of(Upkeep, given)),
+            resume=resume,
+        )
+
+
+def accepted_keys() -> dict[str, dataclasses.Field[Any]]:
+    """Every key `--set` takes, with the field it sets."""
+    return {entry.name: entry for group in (Hyperparameters, Upkeep) for entry in dataclasses.fields(group)}
+
+
+def parse_overrides(overrides: Mapping[str, str]) -> dict[str, int | float]:
+    """Turns `--set` texts into checked values.
+
+    Raises:
+        UsageError: naming the key, the value found and what would be accepted.
+    """
+    return {key: check_value(key, text) for key, text in overrides.items()}
+
+
+def check_value(key: str, value: str | int | float) -> int | float:
+    """Reads one setting; `key` is a name of `accepted_keys`. Raises UsageError as `parse_overrides` does."""
+    known = accepted_keys()
+    if key not in known:
+        raise UsageError(f"--set {key}: no such setting; accepted are {', '.join(sorted(known))}")
+    entry = known[key]
+    flag = "--steps" if key == "steps" else f"--set {key}"
+    needed = entry.metadata["accepts"]
+    try:
+        number = int(value) if entry.type == "int" else float(value)
+    except ValueError:
+        raise UsageError(f"{flag}: found {value!r}, needs {needed}") from None
+    if not math.isfinite(number) or not entry.metadata["test"](number):
+        raise UsageError(f"{flag}: found {value!r}, needs {needed}")
+    return number
+
+
+def _of(group: type, given: Mapping[str, int | float]) -> dict[str, Any]:
+    names = {entry.name for entry in dataclasses.fields(group)}
+    return {key: value for key, value in given.items() if key in names}
+
+
+def _one_of(preset: str | None, model: str | None) -> str:
+    if preset is not None and model is None:
+        return preset
+    if model is not None and preset is None:
+        if ":" not in model:
+            raise UsageError(f"--model: found {model!r}, needs package.module:factory")
+        return model
+    found = "neither" if preset is None else "both"
+    raise UsageError(f"found {found} of --preset and --model; needs exactly one, e.g. --preset nano")
+
+
+def _check_run_name(run: str | None) -> None:
+    if run is not None and not _RUN_NAME.fullmatch(run):
+        raise UsageError(
+            f"--run: found {run!r}, needs a folder name of letters, digits, '.', '_' and '-', "
+            "starting with a letter or digit"
+        )
+
+
+def _check_mesh(mesh: str | None) -> None:
+    for part in (mesh or "").split(","):
+        axis, _, size = part.strip().partition("=")
+        if part.strip() and (axis not in ("data", "fsdp", "tensor") or size.strip() != "1"):
+            raise UsageError(
+                f"--mesh: found {mesh!r}; one device is supported now: leave --mesh out, or data=1"
+            )

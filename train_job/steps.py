@@ -1,0 +1,87 @@
+"""The two compiled programs of a run: one training step, one evaluation.
+
+Both are compiled before the first step. A compiled program cannot compile again: an argument of another shape
+or dtype raises instead, so a recompilation in the middle of a run is impossible rather than unlikely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import optax
+
+from train_job.optimizer import optimizer
+from train_job.presets import Preset, Task
+from train_job.settings import Hyperparameters
+from train_job.state import TrainState, fresh_state
+from train_job.weights import Skeleton, Weights, flatten, skeleton
+
+type Batch = Mapping[str, Any]
+type Scalars = dict[str, jax.Array]
+
+
+@dataclass(frozen=True)
+class Programs:
+    """step: (state, batch) -> (next state, loss), consuming the state. evaluate: (weights, batches) -> means."""
+
+    step: Callable[[TrainState, Batch], tuple[TrainState, jax.Array]]
+    evaluate: Callable[[Weights, Batch], Scalars]
+
+
+def initial_state(preset: Preset, hyper: Hyperparameters) -> TrainState:
+    """Step 0 of a run of `preset`."""
+    trainable = skeleton(preset.model).trainable
+    return fresh_state(preset.model, trainable, optimizer(hyper), hyper.seed)
+
+
+def compile_programs(
+    preset: Preset, hyper: Hyperparameters, state: TrainState, batch: Batch, evaluation: Batch
+) -> Programs:
+    """Compiles both programs for the shapes of `state`, `batch` [rows, ...], `evaluation` [batches, rows, ...]."""
+    structure = skeleton(preset.model)
+    step = jax.jit(_train_step(preset.task, structure, optimizer(hyper)), donate_argnums=0)
+    evaluate = jax.jit(_evaluation(preset.task, structure))
+    return Programs(
+        step=step.lower(state, batch).compile(),
+        evaluate=evaluate.lower(state.weights, evaluation).compile(),
+    )
+
+
+def _train_step(
+    task: Task, structure: Skeleton, transform: optax.GradientTransformation
+) -> Callable[[TrainState, Batch], tuple[TrainState, jax.Array]]:
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, jax.Array]:
+        key = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
+        learned = {name: value for name, value in state.weights.items() if name in structure.trainable}
+        kept = {name: value for name, value in state.weights.items() if name not in structure.trainable}
+
+        def loss_of(learned: Weights) -> tuple[jax.Array, Weights]:
+            module = structure.merge({**kept, **learned})
+            module.train()
+            loss, _ = task.loss(module, batch, key)
+            after = flatten(module)
+            return loss, {name: after[name] for name in kept}
+
+        (loss, kept_after), gradients = jax.value_and_grad(loss_of, has_aux=True)(learned)
+        updates, moments = transform.update(gradients, state.optimizer, learned)
+        trained: Any = optax.apply_updates(learned, updates)
+        return TrainState({**kept_after, **trained}, moments, state.rng, state.step + 1), loss
+
+    return step
+
+
+def _evaluation(task: Task, structure: Skeleton) -> Callable[[Weights, Batch], Scalars]:
+    def evaluate(weights: Weights, batches: Batch) -> Scalars:
+        def one(batch: Batch) -> Scalars:
+            module = structure.merge(weights)
+            module.eval()
+            loss, metrics = task.loss(module, batch, jax.random.key(0))
+            return {"loss": loss, **metrics}
+
+        means = jax.lax.map(one, batches)
+        return {name: values.mean() for name, values in means.items()}
+
+    return evaluate

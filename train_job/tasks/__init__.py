@@ -1,0 +1,1 @@
+"""What models are trained to do: data, loss, metrics and the shape of a prediction."""

@@ -1,0 +1,73 @@
+"""Next-byte prediction: every position of a window predicts the byte after it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from train_job.data.draws import draw
+from train_job.data.sources import read_corpus, read_stdlib
+from train_job.data.text import TextData, cut
+from train_job.presets import PredictSignature
+from train_job.settings import DEFAULT_DATA
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """Windows of `context` bytes; the loss is the mean cross-entropy in nats per byte."""
+
+    context: int
+    unit: str = "tokens"
+    headline: str = "val_bits_per_byte"
+
+    def load(self, data: str | None) -> TextData:
+        """Reads `--data` (default: the standard library's sources) and splits it in sequence."""
+        return cut(read_corpus(data or DEFAULT_DATA), self.context)
+
+    def loss(self, module: Any, batch: Mapping[str, jax.Array], rng: jax.Array) -> tuple[jax.Array, dict]:
+        """Cross-entropy of "tokens" [b, context + 1], whose last `context` are the targets."""
+        del rng  # no dropout in the presets
+        tokens = batch["tokens"].astype(jnp.int32)
+        logits = module(tokens[:, :-1])
+        nats = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:])
+        return nats.mean(), {}
+
+    def report(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Adds bits per byte (nats / ln 2) to both losses."""
+        bits = {
+            f"{part}_bits_per_byte": metrics[f"{part}_loss"] / math.log(2)
+            for part in ("train", "val")
+            if f"{part}_loss" in metrics
+        }
+        return {**metrics, **bits}
+
+    def positions(self, rows: int) -> int:
+        """Bytes predicted per batch."""
+        return rows * self.context
+
+    def signature(self) -> PredictSignature:
+        """int32 tokens [b, context] -> float32 logits [b, context, 256]."""
+        return PredictSignature(
+            inputs={"tokens": ("int32", f"b, {self.context}")},
+            outputs=("logits",),
+            usage={
+                "task": "next_token",
+                "tokenizer": "bytes",
+                "input": "tokens",
+                "output": "logits",
+                "context": str(self.context),
+            },
+        )
+
+    def example_inputs(self, rows: int, seed: int) -> dict[str, np.ndarray]:
+        """int32 "tokens" [rows, context]: windows of the standard library's sources."""
+        source = np.frombuffer(read_stdlib().content, dtype=np.uint8)
+        starts = draw(seed, 0, rows, below=len(source) - self.context)
+        return {"tokens": source[starts[:, None] + np.arange(self.context)].astype(np.int32)}
