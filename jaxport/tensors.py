@@ -7,12 +7,11 @@ import numpy as np
 
 from jaxport.wire.prediction_pb2 import Tensor
 
-# Everything that XLA has as an element type of whole bytes; strings and objects never travel.
-DTYPES = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 complex64 complex128 "
-    "float8_e3m4 float8_e4m3 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz "
-    "float8_e8m0fnu int4 uint4".split()
-)
+# XLA's element types of whole bytes; strings and objects never travel.
+_WHOLE = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_FLOAT = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+_FLOAT8 = ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
+DTYPES = frozenset({*_WHOLE, *_FLOAT, *(f"float8_{kind}" for kind in _FLOAT8)})
 
 
 class TensorError(ValueError):
@@ -44,4 +43,7 @@ def tensor_to_array(tensor: Tensor) -> np.ndarray:
         raise TensorError(
             f"{tensor.name!r}: {len(tensor.data)} bytes came, {tensor.dtype}{list(shape)} needs {needed}"
         )
-    return np.frombuffer(tensor.data, dtype).reshape(shape)
+    array = np.frombuffer(tensor.data, dtype).reshape(shape)
+    if dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
+        raise TensorError(f"{tensor.name!r}: a bool is one byte, 0 or 1; {array.view(np.uint8).max()} came")
+    return array

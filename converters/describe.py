@@ -1,0 +1,132 @@
+"""What a person needs to know of a bundle to call it, keep it and trust it."""
+
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from converters.bundle import Bundle
+from converters.manifest import Manifest, Signature
+from converters.program import operation_counts
+
+TEXT_LIMIT = 200_000  # characters of a program's text on a terminal
+
+
+def summary(bundle: Bundle) -> str:
+    """Several lines for a terminal."""
+    return "\n".join(_lines(bundle))
+
+
+def _lines(bundle: Bundle) -> Iterator[str]:
+    m = bundle.manifest
+    yield f"{m.model} version {bundle.version or '(none)'} at {bundle.path}"
+    yield ""
+    for signature in m.signatures.values():
+        yield f"signature    {signature.name}"
+        for kind, tensors in (("takes", signature.inputs), ("gives", signature.outputs)):
+            for tensor in tensors:
+                yield f"  {kind}      {tensor}"
+        yield f"  batch      {signature.batch_symbol}: any number of rows"
+    yield f"runs on      {', '.join(m.platforms)}; {m.nr_devices} device, matmul precision {m.matmul_precision}"
+    count = sum(_elements(w.shape) for w in m.weights)
+    yield f"weighs       {count:,} weights in {len(m.weights)} arrays, {_size(m.weight_bytes)} stored"
+    for signature in m.signatures.values():
+        yield f"program      {_size(m.files[signature.program].bytes)}, sha256 {signature.program_sha256[:16]}…"
+    yield f"comes from   {_origin(m)}"
+    yield f"written      {m.created_at} by jax {m.jax_version}, jaxlib {m.jaxlib_version}, StableHLO {m.stablehlo_version}"
+    yield f"loads        {window(m)}"
+    for platform, tolerances in m.tolerances.items():
+        for name, t in tolerances.items():
+            yield f"tolerance    {platform} {name}: |error| <= {t.atol:.3g} + {t.rtol:.3g} |value|"
+    yield ""
+    yield "call it      " + _cli_call(m)
+    yield "or           " + _python_call(m)
+
+
+def window(manifest: Manifest, today: date | None = None) -> str:
+    """The age of the program, as advice."""
+    ends = date.fromisoformat(manifest.window_ends)
+    if (today or date.today()) <= ends:
+        return f"in every jaxlib released until {ends}: refresh before upgrading JAX past that"
+    return (
+        f"in jaxlib {manifest.jaxlib_version} and others released until {ends}: a newer one may refuse it; "
+        "refresh before upgrading JAX"
+    )
+
+
+def as_json(bundle: Bundle) -> dict[str, Any]:
+    """The manifest, and what is derived from it."""
+    import json
+
+    derived = {
+        "path": str(bundle.path),
+        "version": bundle.version,
+        "swap_key": bundle.swap_key,
+        "weight_bytes": bundle.manifest.weight_bytes,
+        "window": window(bundle.manifest),
+    }
+    return derived | {"manifest": json.loads(bundle.manifest.to_json())}
+
+
+def program_text(bundle: Bundle, signature: str) -> tuple[str, str]:
+    """(the program as StableHLO text, one line of operation counts)."""
+    exported = bundle.exported(signature)
+    counts = operation_counts(exported)
+    line = ", ".join(f"{name.removeprefix('stablehlo.')} {count}" for name, count in counts.most_common())
+    return exported.mlir_module(), f"{sum(counts.values())} operations: {line}"
+
+
+def _origin(m: Manifest) -> str:
+    p = m.provenance
+    if p.get("source") != "run":
+        return f"function {p.get('function', 'unknown')}"
+    metrics = ", ".join(f"{name} {value:.4g}" for name, value in sorted(p.get("metrics", {}).items()))
+    data = p.get("data", {}).get("name", "unknown data")
+    return f"run {p.get('run')} (preset {p.get('preset')}), step {p.get('step')}, {data}" + (
+        f"; {metrics}" if metrics else ""
+    )
+
+
+def _cli_call(m: Manifest) -> str:
+    if m.usage.get("tokenizer") == "bytes":
+        return f'jaxport predict {m.model} --text "import "'
+    (signature, *_) = m.signatures.values()
+    inputs = " ".join(f"--input {t.name}=@{t.name}.npy" for t in signature.inputs)
+    return f"jaxport predict {m.model} {inputs}"
+
+
+def _python_call(m: Manifest) -> str:
+    (signature, *_) = m.signatures.values()
+    inputs = ", ".join(f'"{t.name}": {t.name}' for t in signature.inputs)
+    return f'Client("localhost:8500").predict("{m.model}", {{{inputs}}})["{_first_output(signature)}"]'
+
+
+def _first_output(signature: Signature) -> str:
+    return signature.outputs[0].name
+
+
+def _elements(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError
+
+
+def save_text(text: str, file: Path | None) -> str:
+    """Writes `text` to a file, or caps it for a terminal; returns what is to be printed."""
+    if file is not None:
+        file.write_text(text)
+        return f"{len(text):,} characters of StableHLO in {file}"
+    if len(text) <= TEXT_LIMIT:
+        return text
+    return (
+        f"{text[:TEXT_LIMIT]}\n… {len(text) - TEXT_LIMIT:,} characters more; --stablehlo FILE writes them all"
+    )

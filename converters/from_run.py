@@ -1,0 +1,85 @@
+"""A checkpoint of a training run as a bundle. The only module here that knows train_job, and through it flax."""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from converters.export import export_bundle
+from converters.spec import TensorSpec
+from train_job.checkpoints import StepInfo, choose_step, load_params
+from train_job.presets import get_preset
+from train_job.runs import RunRecord, read_run
+
+EXAMPLE_ROWS = 64  # as many as the largest batch that an export proves
+WAIT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class RunExport:
+    """Which checkpoint becomes which bundle. `step` is "latest", "best" or a number; `name` None takes the run's."""
+
+    root: Path
+    run: str
+    step: str = "latest"
+    name: str | None = None
+    version: str = "next"
+    platforms: Sequence[str] = ("cpu", "cuda")
+    wait: bool = False
+
+
+def export_run(settings: RunExport, say: Callable[[str], None] = print) -> Path:
+    """Writes <root>/models/<name>/<version> and returns it. Errors are those of train_job's readers and export_bundle."""
+    run_dir = settings.root / "runs" / settings.run
+    record = _finished(run_dir, say) if settings.wait else read_run(run_dir)
+    chosen = choose_step(run_dir, settings.step)
+    preset = get_preset(record.preset)
+    signature = preset.predict_signature
+    predict = preset.predict_fn()
+
+    def function(params: Mapping[str, Any], **inputs: Any) -> dict[str, Any]:
+        return predict(params, inputs)
+
+    say(f"exporting step {chosen.step} of run {settings.run} for {', '.join(settings.platforms)}")
+    return export_bundle(
+        settings.root / "models" / (settings.name or settings.run) / settings.version,
+        function,
+        load_params(run_dir, chosen.step),
+        inputs={name: TensorSpec(*spec) for name, spec in signature.inputs.items()},
+        outputs=signature.outputs,
+        example=preset.example_inputs(EXAMPLE_ROWS, seed=0),
+        platforms=settings.platforms,
+        usage=signature.usage,
+        provenance=_provenance(record, chosen),
+    )
+
+
+def _finished(run_dir: Path, say: Callable[[str], None]) -> RunRecord:
+    """The record of the run once it is finished. A run that is not there yet is waited for, too."""
+    told = False
+    while True:
+        if (run_dir / "run.json").exists():
+            record = read_run(run_dir)
+            if record.finished:
+                return record
+        if not told:
+            say(f"waiting for {run_dir} to finish")
+            told = True
+        time.sleep(WAIT_SECONDS)
+
+
+def _provenance(record: RunRecord, chosen: StepInfo) -> dict[str, Any]:
+    fingerprint = json.dumps(record.fingerprint, sort_keys=True).encode()
+    return {
+        "source": "run",
+        "run": record.run,
+        "preset": record.preset,
+        "step": chosen.step,
+        "metrics": dict(chosen.metrics),
+        "fingerprint": hashlib.sha256(fingerprint).hexdigest(),
+        "data": dict(record.data),
+        "run_created_at": record.created_at,
+    }

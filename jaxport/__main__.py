@@ -1,0 +1,5 @@
+import sys
+
+from jaxport.cli import main
+
+sys.exit(main())

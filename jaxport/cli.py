@@ -1,0 +1,88 @@
+"""The `jaxport` command: finds the subcommand, runs it, turns errors into one line and an exit code.
+
+Only the module of the chosen subcommand is imported, so that `jaxport predict` needs no JAX and `--help` is quick.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from jaxport.errors import NotFit
+
+# Subcommand -> (the extra that brings what it needs, what it does).
+COMMANDS = {
+    "train": ("train", "train a model and write checkpoints"),
+    "export": ("export", "turn a checkpoint into a bundle"),
+    "verify": ("serve", "run a bundle's goldens in a fresh isolated process"),
+    "inspect": ("serve", "what a bundle is, takes and weighs, until when it loads"),
+    "serve": ("serve", "serve every bundle below a folder over gRPC"),
+    "predict": ("", "call a served model"),
+    "bench": ("", "load a served model and measure it"),
+}
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one subcommand and returns its exit code; see docs/architecture.md for their meaning."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    chosen = next((a for a in arguments if not a.startswith("-")), None)
+    try:
+        parser = _parser(chosen if chosen in COMMANDS else None)
+        options = parser.parse_args(arguments)
+        return options.handler(options)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output went away (| head): nothing to say, and nothing to flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        # Every package's errors carry their exit code; anything without one is a fault of ours and shows itself.
+        code = getattr(error, "exit_code", None)
+        if code is None or "--debug" in arguments:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return code
+
+
+def _parser(chosen: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="jaxport", description="Carries a JAX model from a training Job to a warm gRPC server."
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    commands = parser.add_subparsers(dest="command", metavar="command", required=True)
+    for name, (extra, what) in COMMANDS.items():
+        sub = commands.add_parser(
+            name, help=what, description=f"{what[0].upper()}{what[1:]}.", allow_abbrev=False
+        )
+        if name == chosen:
+            module = _load(name, extra)
+            module.add_flags(sub)
+            sub.add_argument("--debug", action="store_true", help="show the traceback of an error")
+            sub.set_defaults(handler=module.run)
+    return parser
+
+
+def _load(name: str, extra: str):
+    try:
+        return importlib.import_module(f"jaxport.commands.{name}")
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if not extra or missing in ("", "jaxport", "train_job", "converters", "serve_grpc"):
+            raise
+        raise NotFit(f"jaxport {name} needs {missing}: pip install 'jaxport[{extra}]'") from error
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return f"jaxport {version('jaxport')}"
+    except PackageNotFoundError:
+        return "jaxport from a source tree"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

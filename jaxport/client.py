@@ -1,0 +1,155 @@
+"""The Python client: numpy in, numpy out, no JAX needed.
+
+from jaxport import Client
+with Client("localhost:8500") as c:
+    y = c.predict("iris", {"x": x})["logits"]
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from jaxport.errors import ServerError
+from jaxport.tensors import TensorError, array_to_tensor, tensor_to_array
+from jaxport.wire import prediction_pb2 as wire
+
+__all__ = ["Client", "ServerError"]
+
+SERVICE = "/jaxport.v1.PredictionService/"
+MAX_MESSAGE_BYTES = 32 << 20  # what a server takes unless it is told otherwise
+# A name that resolves to several servers (a headless Service) is used in turn, and a lost one is left out.
+SERVICE_CONFIG = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
+
+
+class Client:
+    """A channel to one server, or to every server behind a name. Safe to share between threads.
+
+    address: "host:port", "unix:/path" or any other gRPC target. timeout: seconds for a call, None for no limit.
+    max_message_bytes: the server's --max-message-bytes.
+    """
+
+    def __init__(
+        self,
+        address: str = "localhost:8500",
+        *,
+        timeout: float | None = 30.0,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        credentials: grpc.ChannelCredentials | None = None,
+    ) -> None:
+        options = channel_options(max_message_bytes)
+        self.address = address
+        self.timeout = timeout
+        self._channel = (
+            grpc.secure_channel(address, credentials, options)
+            if credentials
+            else grpc.insecure_channel(address, options)
+        )
+        self._specs: dict[tuple[str, int, str], dict[str, wire.TensorSpec]] = {}
+
+    def predict(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        version: int = 0,
+        signature: str = "predict",
+        outputs: Sequence[str] = (),
+        timeout: float | None = None,
+    ) -> dict[str, np.ndarray]:
+        """The outputs by name, each [rows, ...], for inputs of [rows, ...].
+
+        Arrays are sent as they are; the server says which dtype it needs when it is another. Lists and numbers get
+        the input's dtype. version 0 is the one that serves. `outputs` names those wanted, all when empty.
+        Raises ServerError with the server's status and message.
+        """
+        tensors = [self._tensor(model, version, signature, name, value) for name, value in inputs.items()]
+        request = wire.PredictRequest(
+            model=model, version=version, signature=signature, inputs=tensors, outputs=outputs
+        )
+        response = self._call("Predict", request, wire.PredictResponse, timeout)
+        return {tensor.name: tensor_to_array(tensor) for tensor in response.outputs}
+
+    def model(self, model: str, version: int = 0) -> wire.ModelVersion:
+        """What the model takes and gives, its state and its usage. Raises ServerError."""
+        request = wire.GetModelRequest(model=model, version=version)
+        return self._call("GetModel", request, wire.GetModelResponse, None).version
+
+    def models(self) -> dict[str, list[wire.ModelVersion]]:
+        """Every model of the server by name, with the state of each version. Raises ServerError."""
+        response = self._call("ListModels", wire.ListModelsRequest(), wire.ListModelsResponse, None)
+        return {model.name: list(model.versions) for model in response.models}
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _tensor(self, model: str, version: int, signature: str, name: str, value: Any) -> wire.Tensor:
+        if not isinstance(value, np.ndarray | np.generic) and not hasattr(value, "__array__"):
+            value = self._as_declared(model, version, signature, name, value)
+        try:
+            return array_to_tensor(name, np.asarray(value))
+        except TensorError as error:
+            raise ServerError(grpc.StatusCode.INVALID_ARGUMENT, f"input {error}") from None
+
+    def _as_declared(self, model: str, version: int, signature: str, name: str, value: Any) -> np.ndarray:
+        """A list has no dtype of its own: it takes the one that the model declares for the input."""
+        key = (model, version, signature)
+        if key not in self._specs:
+            found = self.model(model, version).signatures
+            self._specs[key] = {t.name: t for s in found if s.name == signature for t in s.inputs}
+        spec = self._specs[key].get(name)
+        try:
+            array = np.asarray(value)
+            if spec is None or not array.size:
+                return array if spec is None else array.astype(spec.dtype)
+            wanted = np.dtype(spec.dtype)
+            if wanted.kind in "iu" and array.dtype.kind == "f":
+                raise ValueError(f"{value!r} holds fractions, {spec.dtype} is needed")
+            # Python's own integers are checked for range here; numpy's astype would wrap them.
+            return np.array(value, wanted) if array.dtype.kind in "iu" else array.astype(wanted)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ServerError(grpc.StatusCode.INVALID_ARGUMENT, f"input {name!r}: {error}") from None
+
+    def _call(self, method: str, request: Any, response: Any, timeout: float | None) -> Any:
+        call = self._channel.unary_unary(SERVICE + method)
+        try:
+            return response.FromString(call(request.SerializeToString(), timeout=timeout or self.timeout))
+        except grpc.RpcError as error:
+            raise as_server_error(error, self.address) from None
+        except DecodeError:
+            message = (
+                f"{self.address} answered {method} with bytes that are no {response.__name__}; is it jaxport?"
+            )
+            raise ServerError(grpc.StatusCode.INTERNAL, message) from None
+
+
+def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
+    """Options of every channel of ours; one limit holds for both directions."""
+    return [
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.service_config", SERVICE_CONFIG),
+    ]
+
+
+def as_server_error(error: grpc.RpcError, address: str) -> ServerError:
+    """A gRPC error with what a person can do about it."""
+    code: grpc.StatusCode = error.code()  # pyright: ignore[reportAttributeAccessIssue]
+    details = str(error.details() or "").strip() or code.name  # pyright: ignore[reportAttributeAccessIssue]
+    if code == grpc.StatusCode.UNAVAILABLE and "onnect" in details:
+        details = f"no server at {address} ({details}); start one with jaxport serve, or change --address"
+    elif code == grpc.StatusCode.RESOURCE_EXHAUSTED and "message larger than max" in details:
+        details += "; send fewer rows, or raise max_message_bytes here and --max-message-bytes at the server"
+    return ServerError(code, details)

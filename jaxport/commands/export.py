@@ -1,0 +1,46 @@
+"""jaxport export --run nano [--step latest|best|N]"""
+
+import argparse
+from pathlib import Path
+
+from converters.errors import BadSpec
+from converters.export import PLATFORMS
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    flag = parser.add_argument
+    flag("--run", required=True, metavar="NAME", help="the run below ROOT/runs")
+    flag("--root", type=Path, default=Path("work"), help="holds runs/ and models/ (default: ./work)")
+    flag("--step", default="latest", metavar="latest|best|N", help="which checkpoint (default: latest)")
+    flag("--wait", action="store_true", help="wait until the run is finished")
+    flag("--name", metavar="MODEL", help="the model's name (default: the run's)")
+    flag("--version", default="next", metavar="next|N", help="the version's number (default: next)")
+    flag("--platforms", default="cpu,cuda", help=f"some of {','.join(PLATFORMS)} (default: cpu,cuda)")
+
+
+def run(options: argparse.Namespace) -> int:
+    platforms = tuple(p.strip() for p in options.platforms.split(",") if p.strip())
+    if options.step not in ("latest", "best") and not options.step.isdigit():
+        raise BadSpec(f"--step {options.step!r}: latest, best or a step's number is needed")
+    # After the flags are checked: flax takes seconds to import.
+    from converters.bundle import read_manifest
+    from converters.from_run import RunExport, export_run
+
+    settings = RunExport(
+        root=options.root,
+        run=options.run,
+        step=options.step,
+        name=options.name,
+        version=options.version,
+        platforms=platforms,
+        wait=options.wait,
+    )
+    path = export_run(settings)
+    manifest = read_manifest(path)
+    for signature in manifest.signatures.values():
+        takes = ", ".join(map(str, signature.inputs))
+        gives = ", ".join(map(str, signature.outputs))
+        print(f"{signature.name}: {takes} -> {gives}")
+    size = sum(d.bytes for d in manifest.files.values())
+    print(f"wrote {path}: {size / 1e6:.1f} MB, loads in jaxlib released until {manifest.window_ends}")
+    return 0
