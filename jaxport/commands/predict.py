@@ -119,7 +119,7 @@ def _show(outputs: dict[str, np.ndarray], options: argparse.Namespace) -> None:
 def _plain(array: np.ndarray) -> Any:
     """Nested lists; JSON has no bfloat16, no complex and no NaN, so those become float, pairs and null."""
     if array.dtype.kind == "c":
-        return [_plain(array.real), _plain(array.imag)]
+        return [_plain(np.real(array)), _plain(np.imag(array))]
     if array.dtype.kind in "fV":
         wide = array.astype(np.float64 if array.dtype == np.float64 else np.float32).astype(object)
         wide[~np.isfinite(array.astype(np.float64))] = None
