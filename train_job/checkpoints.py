@@ -20,7 +20,7 @@ from typing import Any, Self
 import jax
 from orbax.checkpoint import v1 as ocp
 
-from train_job.errors import CheckFailed, StorageFailed, UnknownStep
+from train_job.errors import CheckFailed, StorageFailed, UnknownStep, describe_cause
 from train_job.presets import get_preset
 from train_job.runs import CHECKPOINTS, RunRecord, read_run, sync_directory, sync_tree
 from train_job.settings import Upkeep
@@ -44,11 +44,14 @@ class StepInfo:
 
 def list_steps(run_dir: Path) -> list[StepInfo]:
     """The complete checkpoints of a run, ascending by step."""
-    found = [path for path in (run_dir / CHECKPOINTS).glob("*") if path.name.isdecimal()]
-    whole = sorted(
-        (path for path in found if ocp.is_orbax_checkpoint(str(path))), key=lambda path: int(path.name)
-    )
-    return [StepInfo(int(path.name), _recorded_metrics(path)) for path in whole]
+    names = (path.name for path in (run_dir / CHECKPOINTS).glob("*") if path.name.isdecimal())
+    found = []
+    for step in sorted(map(int, names)):
+        try:
+            found.append(StepInfo(step, _recorded_metrics(run_dir / CHECKPOINTS / str(step))))
+        except (OSError, ValueError):
+            continue  # a trainer is deleting it right now, or was killed while doing so
+    return found
 
 
 def choose_step(run_dir: Path, which: str | int) -> StepInfo:
@@ -81,7 +84,13 @@ def load_params(run_dir: Path, step: int) -> dict[str, jax.Array]:
     """
     preset = get_preset(read_run(run_dir).preset)
     path = run_dir / CHECKPOINTS / str(choose_step(run_dir, step).step)
-    return _load(path, {"params": skeleton(preset.model).abstract})["params"]
+    try:
+        return _load(path, {"params": skeleton(preset.model).abstract})["params"]
+    except (OSError, ValueError) as error:
+        raise UnknownStep(
+            f"{path}: cannot be read ({describe_cause(error)}); if the run is training, retention may have "
+            "removed it: choose another --step"
+        ) from error
 
 
 class Checkpoints:
@@ -210,15 +219,15 @@ def _rank(metrics: Mapping[str, float]) -> float:
 
 
 def _recorded_metrics(path: Path) -> dict[str, float]:
-    custom: Any = ocp.checkpointables_metadata(str(path)).custom_metadata
+    custom: Any = ocp.metadata(str(path), checkpointable_name="params").custom_metadata
     return dict((custom or {}).get("metrics") or {})
 
 
 def _load(path: Path, abstract: Abstract) -> dict[str, dict[str, jax.Array]]:
     """Loads exactly `abstract`. Orbax would cast another dtype in silence and misname another shape."""
-    stored = ocp.checkpointables_metadata(str(path)).metadata
     for item, wanted in abstract.items():
-        _require_equal(path, item, stored.get(item) or {}, wanted)
+        stored: Any = ocp.metadata(str(path), checkpointable_name=item).metadata
+        _require_equal(path, item, stored, wanted)
     placed = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     targets = {
         item: {
