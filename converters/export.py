@@ -22,7 +22,14 @@ from converters.bundle import MANIFEST, MANIFEST_DIGEST, WEIGHTS, array_sha256, 
 from converters.errors import BadSpec, ExportRefused, PlatformMissing
 from converters.golden import pack_goldens
 from converters.manifest import FileDigest, Manifest, Signature, TensorInfo, WeightSpec
-from converters.program import as_program, constants, export_program, serialization_version, stablehlo_version
+from converters.program import (
+    as_program,
+    as_source,
+    constants,
+    export_program,
+    serialization_version,
+    stablehlo_version,
+)
 from converters.proof import Proof, batch_outputs, prove
 from converters.publish import claimed_version
 from converters.spec import TensorSpec, parse_example, parse_inputs
@@ -117,7 +124,7 @@ def _draft(
     _refuse_constants(exported)
     shapes = batch_outputs(exported, outputs, symbol)
     precision = str(jax.config.jax_default_matmul_precision or "default")  # pyright: ignore[reportAttributeAccessIssue]
-    proof = prove(program, exported, weights, rows, here, precision)
+    proof = prove(as_source(fn, params, outputs), exported, weights, rows, here, precision)
     data = bytes(exported.serialize())
     signature = Signature(
         name=SIGNATURE,

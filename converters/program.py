@@ -20,6 +20,7 @@ from converters.manifest import TensorInfo
 
 Arrays = Mapping[str, Any]
 Program = Callable[[Arrays, Arrays], dict[str, Any]]
+Source = Callable[[Arrays], dict[str, Any]]
 
 
 def as_program(fn: Callable[..., Any], rebuild: Callable[[Arrays], Any], outputs: Sequence[str]) -> Program:
@@ -30,6 +31,13 @@ def as_program(fn: Callable[..., Any], rebuild: Callable[[Arrays], Any], outputs
         return name_outputs(fn(rebuild(weights), **inputs), outputs)
 
     return predict
+
+
+def as_source(fn: Callable[..., Any], params: Any, outputs: Sequence[str]) -> Source:
+    """`fn` under plain jit on its own params: what the program is measured against."""
+    jitted = jax.jit(lambda tree, inputs: name_outputs(fn(tree, **inputs), outputs))
+    placed = jax.device_put(params)
+    return lambda inputs: jitted(placed, dict(inputs))
 
 
 def name_outputs(result: Any, outputs: Sequence[str]) -> dict[str, Any]:
@@ -112,8 +120,8 @@ def refuse_callbacks(jaxpr: Any) -> None:
     """ExportRefused where the program calls back into Python, which no other process has."""
     for equation in _equations(jaxpr):
         name = equation.primitive.name
-        if "callback" in name:
-            hint = " (jax.debug.print is one)" if name.startswith("debug") else ""
+        if "callback" in name or name.startswith("debug_"):
+            hint = " (jax.debug.print or its like)" if name.startswith("debug_") else ""
             raise ExportRefused(
                 f"the function uses {name}{hint}: a server has no Python source to call; remove it"
             )

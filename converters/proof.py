@@ -15,7 +15,7 @@ import numpy as np
 from converters.errors import ExportRefused, GoldenMismatch
 from converters.golden import Golden, check_outputs, is_exact
 from converters.manifest import Tolerance
-from converters.program import Program, trace_or_refuse
+from converters.program import Source, trace_or_refuse
 from converters.run import Run, compiled_runner, to_host
 from converters.spec import Example
 
@@ -40,16 +40,16 @@ class Proof:
 
 
 def prove(
-    program: Program,
+    source: Source,
     exported: jax.export.Exported,
     weights: Mapping[str, np.ndarray],
     example: Example,
     platform: str,
     precision: str,
 ) -> Proof:
-    """Runs function and program side by side on this machine's `platform`; ExportRefused where they differ."""
+    """Runs `source`, the function on the params it came with, and the program side by side on this machine's `platform`; ExportRefused where they differ."""
     on_device = jax.device_put(dict(weights))
-    run_source = _jitted(program, on_device)
+    run_source = _jitted(source)
     run_program = compiled_runner(exported, on_device)
     goldens = tuple(_golden(run_source, example.batch(rows)) for rows in GOLDEN_BATCHES)
     tolerances = {p: tolerances_for(goldens[-1], p, precision) for p in exported.platforms}
@@ -60,11 +60,9 @@ def prove(
     return Proof(goldens, tolerances, share)
 
 
-def _jitted(program: Program, weights: Mapping[str, Any]) -> Run:
-    jitted = jax.jit(program)
-
+def _jitted(source: Source) -> Run:
     def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return to_host(trace_or_refuse(lambda: jitted(weights, dict(inputs))))
+        return to_host(trace_or_refuse(lambda: source(inputs)))
 
     return run
 

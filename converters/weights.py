@@ -36,10 +36,12 @@ def _array(name: str, leaf: Any) -> np.ndarray:
         array = np.asarray(leaf)
     except (TypeError, ValueError):
         array = np.asarray(None)
-    if array.dtype == object:
+    if array.dtype.kind in "OUSMm":
         raise BadSpec(f"params: {name!r} is a {type(leaf).__name__}; an array is needed")
-    if isinstance(leaf, float | int | bool):
-        # A Python number has the dtype that JAX would give it, not numpy's 64 bits.
-        array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
+    if isinstance(leaf, float | int | complex) and not isinstance(leaf, np.generic):
+        # JAX gives a Python number the dtype of what it meets, which an argument of a program cannot have.
+        raise BadSpec(
+            f"params: {name!r} is the Python number {leaf!r}; make it an array, as jnp.float32({leaf!r})"
+        )
     check_dtype(f"params: {name!r}", array.dtype.name)
     return np.ascontiguousarray(array).reshape(array.shape)
