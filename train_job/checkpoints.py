@@ -10,6 +10,7 @@ A checkpoint appears whole or not at all: Orbax writes a temporary sibling and r
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from train_job.weights import skeleton
 
 __all__ = ["Checkpoints", "RunRecord", "StepInfo", "choose_step", "list_steps", "load_params", "read_run"]
 
+_ORBAX_LOG = logging.getLogger("absl")
 _RANKED_BY = "val_loss"
 
 type Items = Mapping[str, Mapping[str, jax.Array]]
@@ -103,6 +105,8 @@ class Checkpoints:
         self._directory = run_dir / CHECKPOINTS
         self._pending: tuple[int, ocp.AsyncResponse[bool]] | None = None
         # Typed more loosely: the policies' signatures and the protocol they are passed as differ in one class.
+        self._log_level = _ORBAX_LOG.level
+        _ORBAX_LOG.setLevel(logging.CRITICAL)  # its threads log tracebacks of what is raised here in one line
         every_call: Any = ocp.training.save_decision_policies.FixedIntervalPolicy(1)
         try:
             self._directory.mkdir(exist_ok=True)
@@ -188,6 +192,7 @@ class Checkpoints:
             # After a failure Orbax's own close waits for the same save, and raises the same error again.
             with contextlib.suppress(*([Exception] if failed else [])):
                 self._orbax.close()
+            _ORBAX_LOG.setLevel(self._log_level)
 
     def _failed(self, step: int, error: BaseException) -> StorageFailed:
         intact = max(

@@ -81,8 +81,8 @@ def describe_cause(cause: BaseException) -> str:
             return _STORAGE_CODES[link.errno]
     text = " ".join(str(cause).split()) or type(cause).__name__
     for code, words in _STORAGE_CODES.items():
-        # TensorStore reports the operating system's code as text, e.g. "[OS error 28: ENOSPC ...]".
-        if f"OS error {code}:" in text or errno.errorcode[code] in text or words in text.lower():
+        # TensorStore reports the operating system's code as text: "... [os_error_code='28']".
+        if f"os_error_code='{code}'" in text or words in text.lower():
             return words
     return text[:_LONGEST_CAUSE]
 

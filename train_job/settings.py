@@ -103,15 +103,13 @@ class TrainSettings:
         Raises:
             UsageError: neither or both of preset and model, an unknown preset or key, a value out of range.
         """
-        from train_job.presets import get_preset  # loads the model's code, and with it JAX
-
         name = _one_of(preset, model)
         given = parse_overrides(overrides or {})  # before the import: a typo should not cost seconds
         _check_run_name(run)
         _check_mesh(mesh)
         if steps is not None:
             given |= {"steps": check_value("steps", steps)}
-        chosen = get_preset(name)
+        chosen = _load_preset(name)
         return cls(
             preset=chosen,
             preset_name=name,
@@ -158,6 +156,16 @@ def check_value(key: str, value: str | int | float) -> int | float:
 def _of(group: type, given: Mapping[str, int | float]) -> dict[str, Any]:
     names = {entry.name for entry in dataclasses.fields(group)}
     return {key: value for key, value in given.items() if key in names}
+
+
+def _load_preset(name: str) -> Preset:
+    from train_job.preemption import Preemption
+    from train_job.presets import get_preset
+
+    with Preemption() as preemption, preemption.nothing_to_save():
+        return get_preset(
+            name
+        )  # imports JAX and perhaps the user's world: seconds, in which a signal may come
 
 
 def _one_of(preset: str | None, model: str | None) -> str:

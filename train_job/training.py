@@ -32,27 +32,19 @@ from train_job.weights import skeleton
 EXIT_DONE = 0
 
 
-def train(settings: TrainSettings) -> int:
-    """Trains until done (returns 0) or until a signal (returns 75, saved).
-
-    Starting the same settings again resumes at the last checkpoint, or returns 0 at once when the run is done.
-
-    Raises:
-        UsageError (exit 2): the settings do not fit the data or the run on disk. CheckFailed (3): a digest or
-        a loss is wrong. EnvironmentUnfit (4): the run is busy, the disk full, the volume read-only.
-    """
-    with Preemption() as preemption:
-        with preemption.nothing_to_save():
-            _require_device()
-            data = settings.preset.task.load(settings.data)
-            wanted = fingerprint(settings.preset, data.info, settings.hyper)
-        if settings.resume and _is_finished(settings, wanted, data):
-            print(f"{settings.run_dir}: finished, {settings.hyper.steps} of {settings.hyper.steps} steps")
-            return EXIT_DONE
-        if not settings.resume:
-            _move_aside(settings.run_dir)
-        with writing(settings.run_dir):
-            return _train_alone(settings, data, wanted, preemption)
+def train_run(settings: TrainSettings, preemption: Preemption) -> int:
+    """What `train_job.job.train` documents, under the signal handling of `preemption`."""
+    with preemption.nothing_to_save():
+        _require_device()
+        data = settings.preset.task.load(settings.data)
+        wanted = fingerprint(settings.preset, data.info, settings.hyper)
+    if settings.resume and _is_finished(settings, wanted, data):
+        print(f"{settings.run_dir}: finished, {settings.hyper.steps} of {settings.hyper.steps} steps")
+        return EXIT_DONE
+    if not settings.resume:
+        _move_aside(settings.run_dir)
+    with writing(settings.run_dir):
+        return _train_alone(settings, data, wanted, preemption)
 
 
 def _train_alone(
