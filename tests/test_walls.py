@@ -1,0 +1,59 @@
+"""Who may know what: each room imports only what docs/architecture.md allows it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MODEL_LIBRARIES = {"flax", "optax", "tensorflow", "train_job"}
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Top-level names in sys.modules of a fresh process that ran `statement`."""
+    code = f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def modules_of(package: str) -> str:
+    files = sorted((ROOT / package).rglob("*.py"))
+    names = [".".join(f.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for f in files]
+    return "import " + ", ".join(name for name in names if not name.endswith("__main__"))
+
+
+def test_the_server_knows_no_model_library() -> None:
+    assert loaded_after(modules_of("serve_grpc")) & MODEL_LIBRARIES == set()
+
+
+def test_the_bundle_reader_knows_numpy_jax_and_orbax() -> None:
+    allowed = loaded_after("import numpy, jax.export, ml_dtypes, zipfile") | {"converters"}
+    assert loaded_after("import converters.bundle") - allowed == set()
+
+
+@pytest.mark.parametrize("module", ["export", "verify", "describe", "spec", "program", "proof", "publish"])
+def test_only_the_exporter_of_runs_knows_the_training(module: str) -> None:
+    assert loaded_after(f"import converters.{module}") & MODEL_LIBRARIES == set()
+
+
+def test_the_client_needs_no_jax() -> None:
+    loaded = loaded_after(
+        "import jaxport; jaxport.Client; import jaxport.commands.predict, jaxport.commands.bench"
+    )
+    assert loaded & ({"jax", "converters", "serve_grpc"} | MODEL_LIBRARIES) == set()
+
+
+def test_the_command_line_imports_nothing_heavy_for_help() -> None:
+    loaded = loaded_after("from jaxport.cli import main\ntry: main(['--help'])\nexcept SystemExit: print()")
+    assert loaded & ({"jax", "numpy.random", "converters", "serve_grpc"} | MODEL_LIBRARIES) == set()
+
+
+def test_training_knows_neither_bundles_nor_servers() -> None:
+    assert loaded_after(modules_of("train_job")) & {"converters", "serve_grpc", "grpc"} == set()
+
+
+def test_nothing_reaches_into_private_jax() -> None:
+    packages = ("train_job", "converters", "serve_grpc", "jaxport")
+    sources = [path for package in packages for path in (ROOT / package).rglob("*.py")]
+    assert [str(path) for path in sources if "jax._src" in path.read_text()] == []
