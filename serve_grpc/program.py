@@ -62,7 +62,7 @@ class Program:
         """Starts a run; outputs [bucket, ...] in the signature's order, on the device."""
         inputs = dict(zip(self._names, arrays, strict=True))
         outputs = self.executables[bucket](self.weights, inputs)
-        return [outputs[name] for name in self.rules.outputs]
+        return [outputs[output.name] for output in self.rules.outputs]
 
     def fetch(self, outputs: Sequence[jax.Array]) -> list[np.ndarray]:
         """Waits for a run and brings its outputs to the host."""

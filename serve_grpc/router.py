@@ -102,11 +102,11 @@ class Router:
         inputs, rows = rules.arrays(inference.inputs)
         outputs = rules.chosen(inference.outputs)
         rules.check_response(rows, outputs, self._max_message_bytes)
-        names = [rules.outputs[at] for at in outputs]
+        infos = [rules.outputs[at] for at in outputs]
         number = version.info.version
 
         def encode(arrays: Sequence) -> bytes:
-            return inference.encode(inference.model, number, names, arrays)
+            return inference.encode(inference.model, number, infos, arrays)
 
         return Routed(inference, version, batcher, Work(call, protocol, inputs, rows, outputs, encode))
 

@@ -21,11 +21,12 @@ class InputRule:
 
     name: str
     dtype: np.dtype
+    dtype_name: str  # numpy makes it anew each time it is asked, which takes longer than all of the checks
     tail: tuple[int, ...]
     row_bytes: int
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.dtype.name} [{', '.join(('b', *map(str, self.tail)))}])"
+        return f"{self.name} ({self.dtype_name} [{', '.join(('b', *map(str, self.tail)))}])"
 
 
 class SignatureRules:
@@ -34,10 +35,10 @@ class SignatureRules:
     def __init__(self, signature: str, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> None:
         self.signature = signature
         self.inputs = tuple(_rule(tensor) for tensor in inputs)
-        self.outputs = tuple(tensor.name for tensor in outputs)
+        self.outputs = tuple(outputs)
         self._index = {rule.name: (at, rule) for at, rule in enumerate(self.inputs)}
         self._output_row_bytes = [_rule(tensor).row_bytes for tensor in outputs]
-        self._output_index = {name: at for at, name in enumerate(self.outputs)}
+        self._output_index = {tensor.name: at for at, tensor in enumerate(outputs)}
 
     def arrays(self, given: Sequence[GivenTensor]) -> tuple[list[np.ndarray], int]:
         """Arrays [rows, ...] in the signature's order, without a copy where the dtype is exact, and the rows.
@@ -65,7 +66,7 @@ class SignatureRules:
             return tuple(range(len(self.outputs)))
         for name in outputs:
             if name not in self._output_index:
-                gives = ", ".join(self.outputs)
+                gives = ", ".join(self._output_index)
                 raise InvalidRequest(
                     f"output {name!r} is not one of signature {self.signature!r}; it gives: {gives}"
                 )
@@ -76,7 +77,7 @@ class SignatureRules:
         size = rows * sum(self._output_row_bytes[at] for at in outputs)
         if size > limit:
             raise ResponseTooLarge(
-                f"{rows} rows of {', '.join(self.outputs[at] for at in outputs)} are {size} bytes; needed: at most "
+                f"{rows} rows of {', '.join(self.outputs[at].name for at in outputs)} are {size} bytes; needed: at most "
                 f"--max-message-bytes {limit}; send fewer rows or ask for fewer outputs"
             )
 
@@ -97,12 +98,12 @@ class SignatureRules:
 def _rule(tensor: TensorInfo) -> InputRule:
     dtype = jnp.dtype(tensor.dtype)
     tail = tuple(int(size) for size in tensor.shape[1:])
-    return InputRule(tensor.name, dtype, tail, dtype.itemsize * math.prod(tail))
+    return InputRule(tensor.name, dtype, dtype.name, tail, dtype.itemsize * math.prod(tail))
 
 
 def _array(rule: InputRule, tensor: GivenTensor) -> np.ndarray:
     dtype, shape = rule.dtype, tensor.shape
-    if tensor.dtype != dtype.name:
+    if tensor.dtype != rule.dtype_name:
         dtype = _convertible(rule, tensor)
     if len(shape) != len(rule.tail) + 1 or shape[1:] != rule.tail:
         raise InvalidRequest(
@@ -128,7 +129,7 @@ def _convertible(rule: InputRule, tensor: GivenTensor) -> np.dtype:
     """int64 is what numpy makes of a list of integers: it is taken for int32. Nothing else is converted."""
     if tensor.dtype == "int64" and rule.dtype == INT32:
         return np.dtype(np.int64)
-    raise InvalidRequest(f"input {rule.name!r} has dtype {tensor.dtype!r}; needed: {rule.dtype.name}")
+    raise InvalidRequest(f"input {rule.name!r} has dtype {tensor.dtype!r}; needed: {rule.dtype_name}")
 
 
 def _narrowed(rule: InputRule, array: np.ndarray) -> np.ndarray:

@@ -193,7 +193,7 @@ def _run_all(program: Program, bucket: int, golden: Golden) -> dict[str, np.ndar
         outputs = program.run(bucket, [Slice(work, start, stop)])
         pieces.append([output[: stop - start].copy() for output in outputs])
     joined = [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
-    return dict(zip(program.rules.outputs, joined, strict=True))
+    return {output.name: array for output, array in zip(program.rules.outputs, joined, strict=True)}
 
 
 def _seconds(program: Program, bucket: int, golden: Golden) -> float:

@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from converters.manifest import TensorInfo
 from serve_grpc.catalog import Catalog
 
 
@@ -26,7 +27,7 @@ class Inference:
     """What a request asks for, in no protocol's terms.
 
     version 0: the one that is serving. signature "": predict. outputs (): all of them.
-    encode: (model, version, names, arrays [rows, ...]) -> the response's bytes.
+    encode: (model, version, outputs, their arrays [rows, ...]) -> the response's bytes.
     """
 
     model: str
@@ -37,7 +38,7 @@ class Inference:
     encode: "Encode"
 
 
-Encode = Callable[[str, int, Sequence[str], Sequence[np.ndarray]], bytes]
+Encode = Callable[[str, int, Sequence[TensorInfo], Sequence[np.ndarray]], bytes]
 # A method takes a payload and either answers at once from the catalog or says what to infer.
 Method = Callable[[bytes, Catalog], "bytes | Inference"]
 

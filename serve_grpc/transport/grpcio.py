@@ -20,6 +20,7 @@ from grpc_reflection.v1alpha import reflection
 
 from serve_grpc.errors import Code, EnvironmentUnfit
 from serve_grpc.transport import Answer, Call, Status
+from serve_grpc.transport.gather import Gather
 
 CODES = {code.value[0]: code for code in grpc.StatusCode}
 # Trailers travel in headers, which peers cap at 8 KiB.
@@ -38,9 +39,10 @@ class GrpcioTransport:
         self._target = target
         self._methods = tuple(methods)
         self._max_message_bytes = max_message_bytes
-        self._calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
-        self._open: set[Call] = set()  # touched on the loop's thread only
-        self._loop = asyncio.new_event_loop()
+        self._calls: queue.SimpleQueue[list[Call]] = queue.SimpleQueue()
+        self._open = 0  # touched on the loop's thread only
+        self._gather = Gather(self._calls.put)
+        self._loop = self._gather.loop
         self._thread = threading.Thread(target=self._loop.run_forever, name="grpcio", daemon=True)
         self._health = _Health()
         self._server: aio.Server | None = None
@@ -54,9 +56,9 @@ class GrpcioTransport:
         """Up to `most` calls as soon as there is one, or none after `timeout` seconds."""
         calls: list[Call] = []
         try:
-            calls.append(self._calls.get(timeout=timeout))
+            calls += self._calls.get(timeout=timeout)
             while len(calls) < most:
-                calls.append(self._calls.get_nowait())
+                calls += self._calls.get_nowait()
         except queue.Empty:
             pass
         return calls
@@ -126,15 +128,15 @@ class GrpcioTransport:
         remaining = context.time_remaining()
         answered = self._loop.create_future()
         call = Call(method, payload, None if remaining is None else now + remaining, now, answered)
-        self._open.add(call)
-        self._calls.put(call)
+        self._open += 1
+        self._gather.accepted(call)
         try:
             answer = await answered
         except asyncio.CancelledError:  # the caller has gone, or its deadline has passed
             call.cancelled = True
             raise
         finally:
-            self._open.discard(call)
+            self._open -= 1
         if isinstance(answer, bytes):
             if len(answer) <= self._max_message_bytes:
                 return answer
@@ -150,7 +152,7 @@ class GrpcioTransport:
         if self._server is not None:
             stopping = asyncio.ensure_future(self._server.stop(timeout))
             await asyncio.wait([stopping])
-        return len(self._open)
+        return self._open
 
 
 class _Health(health.aio.HealthServicer):  # pyright: ignore[reportAttributeAccessIssue]

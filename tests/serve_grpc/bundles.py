@@ -1,5 +1,6 @@
 """Small models as real bundles, one per thing that a server can get wrong."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import jax
@@ -15,7 +16,7 @@ def mlp_params(seed: int = 0) -> dict[str, np.ndarray]:
     """Weights of the 4-64-64-3 MLP."""
     rng = np.random.default_rng(seed)
     params = {}
-    for i, (n, m) in enumerate(zip(SIZES, SIZES[1:], strict=False)):
+    for i, (n, m) in enumerate(pairwise(SIZES)):
         params[f"w{i}"] = rng.normal(scale=n**-0.5, size=(n, m)).astype(np.float32)
         params[f"b{i}"] = rng.normal(size=m).astype(np.float32)
     return params
