@@ -198,6 +198,7 @@ def _table(results: Sequence[Result]) -> None:
         table.add_row(str(r.concurrency), *cells)
     Console().print(table)
     compiles = results[-1].compiles_after_ready
+    print("batch: mean rows of a run on the device; CPU µs: of the server, per call")
     if compiles is not None:
         print(f"compiles after READY: {compiles:.0f}")
 
