@@ -1,0 +1,167 @@
+"""The command: what it prints, and what it exits with."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxport.cli import COMMANDS, main
+from tests.servers import RunningServer, jaxport
+
+
+def test_every_command_has_help() -> None:
+    for name in COMMANDS:
+        done = jaxport(name, "--help")
+        assert done.returncode == 0 and done.stdout.startswith(f"usage: jaxport {name}")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nothing",),
+        (),
+        ("predict", "iris", "--no-such-flag"),
+        ("train", "--preset", "none"),
+        ("train", "--preset", "nano", "--set", "learning_rat=1"),
+        ("export", "--run", "none"),
+        ("export", "--run", "none", "--step", "newest"),
+        ("verify", "none"),
+        ("inspect", "none"),
+        ("serve", "--models", ".", "--max-message-bytes", "many"),
+        ("predict", "iris"),
+        ("predict", "iris", "--input", "x"),
+        ("predict", "iris", "--input", "x=@none.npy"),
+        ("predict", "iris", "--input", "x=[1,"),
+        ("bench", "iris", "--concurrency", "0"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_code_2(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = jaxport(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "error: " in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_debug_shows_where_an_error_comes_from(tmp_path: Path) -> None:
+    done = jaxport("inspect", "none", "--debug", cwd=tmp_path)
+    assert "Traceback" in done.stderr and done.returncode == 1
+
+
+def test_no_server_is_exit_code_4() -> None:
+    done = jaxport("predict", "iris", "--input", "x=[[1,2,3,4]]", "--address", "127.0.0.1:1")
+    assert done.returncode == 4
+    assert "no server at 127.0.0.1:1" in done.stderr
+
+
+def test_predict_from_json_and_from_a_file(server: RunningServer, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([[5.1, 3.5, 1.4, 0.2]], np.float32))
+    at = ("--address", server.address, "--json")
+    from_json = jaxport("predict", "iris", "--input", "x=[[5.1,3.5,1.4,0.2]]", *at)
+    from_file = jaxport("predict", "iris", "--input", f"x=@{tmp_path / 'x.npy'}", *at)
+    assert json.loads(from_json.stdout) == json.loads(from_file.stdout)
+    assert len(json.loads(from_json.stdout)["logits"][0]) == 3
+
+
+def test_predict_writes_the_outputs_to_a_file(server: RunningServer, tmp_path: Path) -> None:
+    out = tmp_path / "y.npz"
+    done = jaxport(
+        "predict", "iris", "--input", "x=[[1,2,3,4]]", "--address", server.address, "--out", str(out)
+    )
+    assert done.returncode == 0, done.stderr
+    with np.load(out) as outputs:
+        assert outputs["logits"].shape == (1, 3)
+
+
+def test_predict_continues_text_byte_by_byte(server: RunningServer) -> None:
+    """The prompt is longer than the model's context, which slides along."""
+    prompt = "0123456789abcdefghij"
+    done = jaxport(
+        "predict", "letters", "--text", prompt, "--bytes", "5", "--address", server.address, "--json"
+    )
+    answer = json.loads(done.stdout)
+    assert answer["continuation"] == "klmno"
+    assert answer["next"][0]["byte"] == ord("k") and answer["next"][0]["probability"] > 0.9
+
+
+def test_text_for_a_model_that_takes_none_is_refused(server: RunningServer) -> None:
+    done = jaxport("predict", "iris", "--text", "hello", "--address", server.address)
+    assert done.returncode == 2
+    assert "iris version 1 is no byte-level language model" in done.stderr
+
+
+def test_a_served_refusal_is_one_line(server: RunningServer) -> None:
+    done = jaxport("predict", "none", "--input", "x=1", "--address", server.address)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "NOT_FOUND" in done.stderr and "iris" in done.stderr
+
+
+def test_bench_counts_what_the_server_did(server: RunningServer, tmp_path: Path) -> None:
+    plot = tmp_path / "bench.png"
+    flags = (
+        "--concurrency",
+        "1,16",
+        "--seconds",
+        "1",
+        "--http-address",
+        server.http,
+        "--json",
+        "--plot",
+        str(plot),
+    )
+    done = jaxport("bench", "iris", "--address", server.address, *flags)
+    assert done.returncode == 0, done.stderr
+    one, many = json.loads(done.stdout)
+    for result in (one, many):
+        assert result["errors"] == 0 and result["requests"] > 0
+        assert 0 < result["p50_ms"] <= result["p99_ms"]
+        assert result["rows_per_s"] == pytest.approx(result["requests"] / result["seconds"], rel=0.01)
+        assert result["server_cpu_us_per_request"] > 0
+        assert result["compiles_after_ready"] == 0
+    assert one["mean_batch_rows"] == 1
+    assert many["mean_batch_rows"] > 1
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_bench_at_a_rate_starts_requests_by_the_clock(server: RunningServer) -> None:
+    flags = ("--concurrency", "32", "--rate", "50", "--seconds", "2", "--http-address", server.http, "--json")
+    (result,) = json.loads(jaxport("bench", "iris", "--address", server.address, *flags).stdout)
+    assert result["requests"] == 100
+    assert result["seconds"] >= 1.9
+
+
+def test_bench_without_metrics_says_so_and_goes_on(server: RunningServer) -> None:
+    flags = ("--concurrency", "1", "--seconds", "0.5", "--http-address", "127.0.0.1:1", "--json")
+    done = jaxport("bench", "iris", "--address", server.address, *flags)
+    (result,) = json.loads(done.stdout)
+    assert result["server_cpu_us_per_request"] is None and result["errors"] == 0
+    assert "no metrics at 127.0.0.1:1" in done.stderr
+
+
+def test_inspect_says_how_to_call(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
+    models = server.log.parent / "models"
+    assert main(["inspect", str(models / "iris" / "1")]) == 0
+    text = capsys.readouterr().out
+    for said in (
+        "x float32[b, 4]",
+        "logits float32[b, 3]",
+        "515 weights in 4 arrays",
+        "jaxport predict iris",
+    ):
+        assert said in text
+    assert main(["inspect", str(models / "letters" / "1"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["manifest"]["usage"]["task"] == "next_token"
+    assert main(["inspect", str(models / "iris" / "1"), "--stablehlo"]) == 0
+    text = capsys.readouterr().out
+    assert "stablehlo.dot_general" in text and "dot_general 4" in text.splitlines()[-1]
+
+
+def test_verify_of_an_altered_bundle_is_exit_code_3(server: RunningServer, tmp_path: Path) -> None:
+    import shutil
+
+    copy = Path(shutil.copytree(server.log.parent / "models" / "iris" / "1", tmp_path / "1"))
+    assert jaxport("verify", str(copy)).returncode == 0
+    program = copy / "programs" / "predict.jaxexport"
+    program.write_bytes(program.read_bytes()[:-1])
+    done = jaxport("verify", str(copy))
+    assert done.returncode == 3 and "predict.jaxexport" in done.stderr
