@@ -112,6 +112,7 @@ class Checkpoints:
             self._directory.mkdir(exist_ok=True)
             self._orbax = ocp.training.Checkpointer(
                 str(self._directory.absolute()),
+                context=_orbax_context(),
                 # When to save is the loop's decision; every save() here is forced.
                 save_decision_policy=every_call,
                 preservation_policy=_preservation(upkeep),
@@ -200,6 +201,14 @@ class Checkpoints:
         )
         kept = "no checkpoint yet" if intact is None else f"checkpoint of step {intact}"
         return StorageFailed.at(self._directory / str(step), error, intact=kept)
+
+
+def _orbax_context() -> ocp.Context:
+    context = ocp.Context()
+    # Made in the background, a directory that cannot be made (a read-only volume) leaves the writers of its
+    # files waiting for it until a timeout of 20 minutes. Made at once, it raises at once.
+    context.asynchronous.create_directories_asynchronously = False
+    return context
 
 
 def _preservation(upkeep: Upkeep) -> Any:

@@ -31,7 +31,7 @@ def nano() -> Preset:
         name="nano",
         model=model,
         task=NextToken(model.context),
-        hyper=Hyperparameters(steps=300, batch_size=32, learning_rate=4e-3, warmup_steps=30),
+        hyper=Hyperparameters(steps=300, batch_size=32, learning_rate=5e-3, warmup_steps=30, beta2=0.95),
         upkeep=Upkeep(eval_every=25, checkpoint_every=25),
     )
 

@@ -67,19 +67,29 @@ def read_corpus(data: str) -> Corpus:
 def read_stdlib() -> Corpus:
     """The sources of the running Python's standard library, in sorted order: text every machine has."""
     root = Path(sysconfig.get_path("stdlib"))
-    names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
     content = bytearray()
-    for name in filter(_ships_everywhere, names):
-        content += (root / name).read_bytes()
+    for path in sorted(_sources(root), key=lambda path: path.relative_to(root).as_posix()):
+        content += path.read_bytes()
         if len(content) >= MAX_BYTES:
             break
     version = ".".join(map(str, sys.version_info[:3]))
     return Corpus(f"standard library of Python {version}", bytes(content[:MAX_BYTES]))
 
 
-def _ships_everywhere(name: str) -> bool:
-    parts = name.split("/")
-    return parts[0].removesuffix(".py") in sys.stdlib_module_names and _NOT_EVERYWHERE.isdisjoint(parts)
+def _sources(root: Path) -> Iterator[Path]:
+    for folder, subfolders, files in os.walk(root):
+        at_top = Path(folder) == root
+        subfolders[:] = [
+            name for name in subfolders if _ships_everywhere(name, at_top)
+        ]  # os.walk enters these
+        for name in files:
+            if name.endswith(".py") and _ships_everywhere(name.removesuffix(".py"), at_top):
+                yield Path(folder) / name
+
+
+def _ships_everywhere(name: str, at_top: bool) -> bool:
+    """At the top only what the interpreter lists as its own: a site's customisations lie beside it."""
+    return name not in _NOT_EVERYWHERE and (not at_top or name in sys.stdlib_module_names)
 
 
 def read_files(pattern: str) -> Corpus:

@@ -1,0 +1,104 @@
+"""What a person types is checked before anything expensive happens, and refused with the cure."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from train_job.errors import UsageError
+from train_job.presets import get_preset
+from train_job.settings import TrainSettings, accepted_keys
+
+
+def test_flags_complete_the_presets_defaults() -> None:
+    settings = TrainSettings.from_flags(
+        preset="nano", steps=60, overrides={"batch_size": "8", "keep_every": "20"}
+    )
+    assert settings.run_dir == Path("work/runs/nano")
+    assert (settings.hyper.steps, settings.hyper.batch_size, settings.upkeep.keep_every) == (60, 8, 20)
+    assert settings.hyper.learning_rate == get_preset("nano").hyper.learning_rate
+
+
+def test_tiny_starts_from_the_settings_of_the_course() -> None:
+    hyper = get_preset("tiny").hyper
+    assert (hyper.learning_rate, hyper.weight_decay) == (3e-4, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"preset": "huge"}, r"--preset: found 'huge', needs one of tiny, nano, digits"),
+        ({}, r"found neither of --preset and --model; needs exactly one"),
+        ({"preset": "nano", "model": "a:b"}, r"found both of --preset and --model"),
+        ({"model": "toy"}, r"--model: found 'toy', needs package\.module:factory"),
+        ({"model": "no_such_module:toy"}, r"--model: cannot import 'no_such_module'"),
+        ({"model": "toy_model:no_such"}, r"'toy_model' holds no function 'no_such'"),
+        ({"model": "toy_model:not_a_preset"}, r"toy_model:not_a_preset gave a str, needs a .*Preset"),
+        ({"preset": "nano", "run": "../elsewhere"}, r"--run: found '\.\./elsewhere', needs a folder name"),
+        ({"preset": "nano", "mesh": "data=2"}, r"--mesh: found 'data=2'; one device is supported now"),
+        ({"preset": "nano", "steps": "0"}, r"--steps: found '0', needs a whole number of at least 1"),
+        ({"preset": "nano", "steps": "many"}, r"--steps: found 'many', needs a whole number"),
+        (
+            {"preset": "nano", "overrides": {"batch_size": "1.5"}},
+            r"--set batch_size: found '1\.5', needs a whole",
+        ),
+        (
+            {"preset": "nano", "overrides": {"learning_rate": "nan"}},
+            r"--set learning_rate: found 'nan', needs",
+        ),
+        (
+            {"preset": "nano", "overrides": {"learning_rate": "0"}},
+            r"--set learning_rate: found '0', needs a number",
+        ),
+        ({"preset": "nano", "overrides": {"seed": "-1"}}, r"--set seed: found '-1', needs"),
+    ],
+)
+def test_a_mistake_names_the_flag_the_value_and_the_need(flags: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        TrainSettings.from_flags(**flags)  # type: ignore[arg-type]
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_setting_is_answered_with_all_there_are() -> None:
+    with pytest.raises(UsageError) as caught:
+        TrainSettings.from_flags(preset="nano", overrides={"batchsize": "8"})
+    assert all(key in str(caught.value) for key in accepted_keys())
+
+
+def test_one_device_may_be_named_as_a_mesh() -> None:
+    assert TrainSettings.from_flags(preset="digits", mesh="data=1").run == "digits"
+
+
+def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "train_job", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_help_and_mistakes_do_not_wait_for_jax() -> None:
+    program = (
+        "import sys; from train_job.__main__ import main; "
+        "code = main(['--preset', 'nano', '--set', 'batchsize=8']); print(code, 'jax' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["2", "False"]
+
+
+def test_the_command_prints_one_line_and_no_traceback(tmp_path: Path) -> None:
+    done = run_command("--preset", "digits", "--root", str(tmp_path), "--data", "elsewhere")
+    assert done.returncode == 2
+    assert (
+        done.stderr
+        == "error: --data: found 'elsewhere'; the digits preset brings its own data: leave --data out\n"
+    )
+
+
+def test_debug_shows_where_an_error_came_from(tmp_path: Path) -> None:
+    done = run_command("--preset", "digits", "--root", str(tmp_path), "--data", "elsewhere", "--debug")
+    assert done.returncode != 0
+    assert "Traceback" in done.stderr

@@ -1,0 +1,110 @@
+"""Presets small enough to train in a second, reached by `--model toy_model:NAME` as a user's would be.
+
+STOP_AT in the environment makes the data send this process SIGTERM when that step's batch is asked for: a
+preemption at a known moment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from flax import nnx
+
+from train_job.data.text import TextData
+from train_job.models.mlp import MlpConfig
+from train_job.models.transformer import TransformerConfig
+from train_job.presets import Preset
+from train_job.settings import Hyperparameters, Upkeep
+from train_job.tasks.classification import DigitClassification
+from train_job.tasks.next_token import NextToken
+
+STEPS = 12
+
+
+@dataclass(frozen=True, eq=False)
+class StoppingText(TextData):
+    """Text whose batch at step STOP_AT comes with a SIGTERM."""
+
+    def batch(self, seed: int, step: int, rows: int) -> dict[str, np.ndarray]:
+        if os.environ.get("STOP_AT") == str(step):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().batch(seed, step, rows)
+
+
+class StoppingNextToken(NextToken):
+    """Next-byte prediction over StoppingText."""
+
+    def load(self, data: str | None) -> TextData:
+        loaded = super().load(data)
+        return StoppingText(
+            **{entry.name: getattr(loaded, entry.name) for entry in dataclasses.fields(loaded)}
+        )
+
+
+def toy() -> Preset:
+    model = TransformerConfig(layers=1, d_model=16, heads=2, ffn=32, context=16)
+    return Preset(
+        name="toy",
+        model=model,
+        task=StoppingNextToken(model.context),
+        hyper=Hyperparameters(steps=STEPS, batch_size=4, learning_rate=1e-2, warmup_steps=2),
+        upkeep=Upkeep(eval_every=4, checkpoint_every=4),
+    )
+
+
+@dataclass(frozen=True)
+class NormalisedConfig:
+    """A classifier with running statistics: variables that no gradient touches."""
+
+    width: int = 8
+
+    def build(self, rngs: nnx.Rngs) -> nnx.Module:
+        return Normalised(self, rngs)
+
+
+class Normalised(nnx.Module):
+    def __init__(self, config: NormalisedConfig, rngs: nnx.Rngs) -> None:
+        self.norm = nnx.BatchNorm(64, rngs=rngs)
+        self.head = nnx.Linear(64, 10, rngs=rngs)
+
+    def __call__(self, pixels: jax.Array) -> jax.Array:
+        return self.head(self.norm(pixels))
+
+
+def normalised() -> Preset:
+    return _digits_with(NormalisedConfig())
+
+
+def mlp() -> Preset:
+    return _digits_with(MlpConfig(features=64, hidden=(8,), classes=10))
+
+
+@dataclass(frozen=True)
+class DropoutConfig:
+    """Keeps random state in the module, which a run refuses."""
+
+    def build(self, rngs: nnx.Rngs) -> nnx.Module:
+        return nnx.Dropout(0.1, rngs=rngs)
+
+
+def dropout() -> Preset:
+    return _digits_with(DropoutConfig())
+
+
+def _digits_with(model: object) -> Preset:
+    return Preset(
+        name="toy-digits",
+        model=model,  # type: ignore[arg-type]
+        task=DigitClassification(),
+        hyper=Hyperparameters(steps=STEPS, batch_size=16, learning_rate=1e-2, warmup_steps=2),
+        upkeep=Upkeep(eval_every=6, checkpoint_every=6),
+    )
+
+
+def not_a_preset() -> str:
+    return "toy"
