@@ -22,7 +22,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds every flag of the server to `parser`."""
     flag = parser.add_argument
     flag("--models", type=Path, required=True, metavar="DIR", help="folder of <model>/<version>/ bundles")
-    flag("--host", default="127.0.0.1", help="address to bind (default: %(default)s)")
+    flag("--host", default=ListenSettings.host, help="address to bind (default: %(default)s)")
     flag(
         "--grpc-port", type=int, default=None, metavar="PORT", help="gRPC port, 0: a free one (default: 8500)"
     )
@@ -30,12 +30,23 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     flag(
         "--http-port",
         type=int,
-        default=8501,
+        default=ListenSettings.http_port,
         metavar="PORT",
         help="metrics and probes (default: %(default)s)",
     )
-    flag("--transport", default="auto", choices=("auto", "grpcio", "native"), help="what carries gRPC")
-    flag("--poll-seconds", type=float, default=5.0, metavar="S", help="how often the folder is read")
+    flag(
+        "--transport",
+        default=ListenSettings.transport,
+        choices=("auto", "grpcio", "native"),
+        help="what carries gRPC",
+    )
+    flag(
+        "--poll-seconds",
+        type=float,
+        default=RepositorySettings.poll_seconds,
+        metavar="S",
+        help="how often the folder is read",
+    )
     flag("--cache-dir", type=Path, metavar="DIR", help="persistent compile cache")
     flag("--warm-only", action="store_true", help="fill --cache-dir and exit")
     flag(
@@ -47,13 +58,31 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     flag(
         "--max-queue",
         type=int,
-        default=1024,
+        default=BatchSettings.max_queue,
         metavar="ROWS",
         help="rows that may wait per model and signature",
     )
-    flag("--max-batch", type=int, default=64, metavar="ROWS", help="rows of the largest bucket")
-    flag("--grace-seconds", type=float, default=25.0, metavar="S", help="from SIGTERM to exit, at most")
-    flag("--drain-delay", type=float, default=2.0, metavar="S", help="answer on after SIGTERM for this long")
+    flag(
+        "--max-batch",
+        type=int,
+        default=BatchSettings.max_batch,
+        metavar="ROWS",
+        help="rows of the largest bucket",
+    )
+    flag(
+        "--grace-seconds",
+        type=float,
+        default=DrainSettings.grace_seconds,
+        metavar="S",
+        help="from SIGTERM to exit, at most",
+    )
+    flag(
+        "--drain-delay",
+        type=float,
+        default=DrainSettings.delay_seconds,
+        metavar="S",
+        help="answer on after SIGTERM for this long",
+    )
 
 
 def settings_from(flags: argparse.Namespace) -> ServeSettings:
@@ -63,7 +92,7 @@ def settings_from(flags: argparse.Namespace) -> ServeSettings:
         repository=RepositorySettings(flags.models, flags.poll_seconds, flags.cache_dir, flags.warm_only),
         listen=ListenSettings(
             host=flags.host,
-            grpc_port=8500 if flags.grpc_port is None else flags.grpc_port,
+            grpc_port=ListenSettings.grpc_port if flags.grpc_port is None else flags.grpc_port,
             grpc_socket=flags.grpc_socket,
             http_port=flags.http_port,
             transport=flags.transport,

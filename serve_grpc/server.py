@@ -113,14 +113,14 @@ class Server:
         end = time.monotonic() + drain.grace_seconds
         self._health.leave()
         hurry = wait_for(more_signals, drain.delay_seconds)
-        left = self._transport.drain(1.0 if hurry else max(0.0, end - time.monotonic()))
+        drained = self._transport.drain(1.0 if hurry else max(0.0, end - time.monotonic()))
         self._router.stop()
         self._scheduler.stop()
         self._executor.join(max(0.1, end - time.monotonic()))
         idle = self._repository.stop(0.0 if hurry else max(0.1, end - time.monotonic()))
         self._transport.stop()
         self._http.stop()
-        log.info("stopped unanswered=%d", left)
+        log.info("stopped accepted=%d unanswered=%d", *drained)
         if not idle:
             leave_at_once()
         return 0

@@ -23,7 +23,7 @@ class BatchSettings:
     """max_batch: rows of the largest bucket. max_queue: rows that may wait per model and signature."""
 
     max_batch: int = 64
-    max_queue: int = 1024
+    max_queue: int = 4096
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,13 @@ class Call:
 Answer = tuple[Call, bytes | Status]
 
 
+class Drained(NamedTuple):
+    """Calls accepted since the start, and how many of them got no answer although their caller still waited."""
+
+    accepted: int
+    unanswered: int
+
+
 class Transport(Protocol):
     """One bound gRPC endpoint."""
 
@@ -59,8 +66,8 @@ class Transport(Protocol):
         """What grpc.health.v1 says of a service ("" is the whole server); None: unknown to it."""
         ...
 
-    def drain(self, timeout: float) -> int:
-        """Refuses new calls and waits until the accepted ones are answered; returns how many are not."""
+    def drain(self, timeout: float) -> "Drained":
+        """Refuses new calls and waits up to `timeout` seconds until the accepted ones are answered."""
         ...
 
     def stop(self) -> None:

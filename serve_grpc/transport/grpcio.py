@@ -19,12 +19,18 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from serve_grpc.errors import Code, EnvironmentUnfit
-from serve_grpc.transport import Answer, Call, Status
+from serve_grpc.transport import Answer, Call, Drained, Status
 from serve_grpc.transport.gather import Gather
 
 CODES = {code.value[0]: code for code in grpc.StatusCode}
 # Trailers travel in headers, which peers cap at 8 KiB.
 LONGEST_DETAIL = 2000
+# Draining: no call for QUIET_SECONDS means that the core holds none; callers that send without waiting for answers
+# never let it be quiet, hence a limit. Then a moment for the GOAWAY to go out.
+QUIET_SECONDS = 0.03
+MOST_TAKE_IN = 0.5
+GOAWAY_SECONDS = 0.02
+TICK = 0.005
 
 
 class GrpcioTransport:
@@ -40,10 +46,11 @@ class GrpcioTransport:
         self._methods = tuple(methods)
         self._max_message_bytes = max_message_bytes
         self._calls: queue.SimpleQueue[list[Call]] = queue.SimpleQueue()
-        self._open = 0  # touched on the loop's thread only
+        self._accepted = self._open = 0  # touched on the loop's thread only
         self._gather = Gather(self._calls.put)
         self._loop = self._gather.loop
         self._thread = threading.Thread(target=self._loop.run_forever, name="grpcio", daemon=True)
+        self._held: list[Answer] | None = None  # answers kept back while draining
         self._health = _Health()
         self._server: aio.Server | None = None
 
@@ -65,7 +72,7 @@ class GrpcioTransport:
 
     def respond(self, answers: Sequence[Answer]) -> None:
         """One wake-up of the loop for the whole batch."""
-        self._loop.call_soon_threadsafe(_resolve, answers)
+        self._loop.call_soon_threadsafe(self._resolve, answers)
 
     def set_health(self, service: str, serving: bool | None) -> None:
         """What Check and Watch say; None makes the service unknown."""
@@ -79,14 +86,15 @@ class GrpcioTransport:
         )
         self._on_loop(self._health.set(service, status))
 
-    def drain(self, timeout: float) -> int:
-        """Refuses new calls and waits up to `timeout` seconds for the accepted ones; returns those left."""
+    def drain(self, timeout: float) -> Drained:
+        """Refuses new calls and waits up to `timeout` seconds for the accepted ones."""
         return self._on_loop(self._drain(timeout))
 
     def stop(self) -> None:
         """Cancels what is open, ends the loop and its thread."""
         if self._thread.is_alive():
-            self._on_loop(self._drain(0))
+            if self._server is not None:
+                self._on_loop(self._server.stop(None))
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
         self._loop.close()
@@ -128,6 +136,7 @@ class GrpcioTransport:
         remaining = context.time_remaining()
         answered = self._loop.create_future()
         call = Call(method, payload, None if remaining is None else now + remaining, now, answered)
+        self._accepted += 1
         self._open += 1
         self._gather.accepted(call)
         try:
@@ -148,11 +157,46 @@ class GrpcioTransport:
         await context.abort(CODES[answer.code], answer.message[:LONGEST_DETAIL])
         raise AssertionError("abort raises")
 
-    async def _drain(self, timeout: float) -> int:
-        if self._server is not None:
-            stopping = asyncio.ensure_future(self._server.stop(timeout))
-            await asyncio.wait([stopping])
-        return self._open
+    async def _drain(self, timeout: float) -> Drained:
+        if self._server is None:
+            return Drained(0, 0)
+        end = self._loop.time() + timeout
+        await self._take_in(min(end, self._loop.time() + MOST_TAKE_IN))
+        stopping = asyncio.ensure_future(self._server.stop(max(0.0, end - self._loop.time())))
+        await asyncio.sleep(GOAWAY_SECONDS)
+        self._let_go()
+        while self._open and not stopping.done():
+            await asyncio.sleep(TICK)
+        left = self._open  # before what is left is cancelled, and seems to have given up
+        stopping.cancel()  # it waits for health watches too, which have no end
+        await asyncio.wait([stopping])
+        await self._server.stop(None)
+        return Drained(self._accepted, left)
+
+    async def _take_in(self, end: float) -> None:
+        """Accepts what the core holds and keeps the answers back until no more comes.
+
+        Stopping cancels a call that grpc.aio has not accepted yet, although it has arrived. While answers are kept
+        back callers send nothing new, so that soon none is left; the GOAWAY then overtakes the answers.
+        """
+        self._held = []
+        while self._loop.time() < end:
+            before = self._accepted
+            await asyncio.sleep(QUIET_SECONDS)
+            if self._accepted == before:
+                return
+
+    def _resolve(self, answers: Sequence[Answer]) -> None:
+        if self._held is not None:
+            self._held += answers
+            return
+        for call, answer in answers:
+            if not call.handle.done():
+                call.handle.set_result(answer)
+
+    def _let_go(self) -> None:
+        held, self._held = self._held or [], None
+        self._resolve(held)
 
 
 class _Health(health.aio.HealthServicer):  # pyright: ignore[reportAttributeAccessIssue]
@@ -171,9 +215,3 @@ class _Methods(grpc.GenericRpcHandler):
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         return self._handlers.get(handler_call_details.method)
-
-
-def _resolve(answers: Sequence[Answer]) -> None:
-    for call, answer in answers:
-        if not call.handle.done():
-            call.handle.set_result(answer)

@@ -1,0 +1,44 @@
+"""One folder of real bundles and one server on it, shared by every test that leaves them as they are."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.serve_grpc import bundles
+from tests.serve_grpc.running import ServerProcess
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A compile cache, so that the second server on a bundle starts sooner."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """mlp, tokens, mixed, echo: never changed by a test."""
+    folder = tmp_path_factory.mktemp("models")
+    for export in (bundles.export_mlp, bundles.export_tokens, bundles.export_mixed, bundles.export_echo):
+        export(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def slow_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """slow alone: a run takes about a tenth of a second."""
+    folder = tmp_path_factory.mktemp("slow")
+    bundles.export_slow(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def server(models: Path, cache: Path) -> Iterator[ServerProcess]:
+    """A server that is ready, with small limits so that they can be met."""
+    flags = ("--max-batch", "16", "--max-message-bytes", "4MiB", "--cache-dir", str(cache))
+    with ServerProcess(models, *flags) as process:
+        yield process.ready()
+        assert process.alive
+        assert process.metric("jaxport_compiles_after_ready_total") == 0
+        process.signal()
+        assert process.wait() == 0

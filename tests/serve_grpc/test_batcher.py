@@ -1,0 +1,168 @@
+"""How rows become batches: the queue alone, without a device or a network."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from serve_grpc.batcher import Batch, Batcher, Refusal, Scheduler, Slice, Work
+from serve_grpc.buckets import BucketChoice, candidates, worth_using
+from serve_grpc.transport import Call
+
+# Every run costs the same: the largest bucket is always the best.
+FLAT = BucketChoice.of({1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0})
+# A row costs the same in any bucket: padding is what costs.
+LINEAR = BucketChoice.of({1: 1.0, 2: 1.99, 4: 3.97, 8: 7.9})
+
+
+def work(rows: int, deadline: float | None = None) -> Work:
+    call = Call("/m", b"", deadline, time.monotonic(), None)
+    return Work(call, "test", [np.zeros((rows, 1))], rows, (0,), lambda _: b"")
+
+
+def batcher(choice: BucketChoice = FLAT, max_rows: int = 100) -> tuple[Scheduler, Batcher]:
+    return Scheduler(), Batcher(None, choice, max_rows)
+
+
+def submit(scheduler: Scheduler, target: Batcher, *works: Work) -> list[Refusal]:
+    return [refusal for _, _, refusal in scheduler.submit([(target, w) for w in works])]
+
+
+def take(scheduler: Scheduler) -> Batch:
+    batch = scheduler.take(wait=False)
+    assert batch is not None
+    scheduler.done(batch)
+    return batch
+
+
+def sizes(batch: Batch) -> list[int]:
+    return [stop - start for _, start, stop in batch.slices]
+
+
+def test_everything_that_waits_goes_together() -> None:
+    scheduler, queue = batcher()
+    submit(scheduler, queue, work(1), work(2), work(3))
+    assert sizes(take(scheduler)) == [1, 2, 3]
+    assert scheduler.take(wait=False) is None
+
+
+def test_a_request_goes_whole_and_in_turn() -> None:
+    scheduler, queue = batcher()
+    submit(scheduler, queue, work(5), work(5), work(1))
+    assert [sizes(take(scheduler)) for _ in range(2)] == [[5], [5, 1]]
+
+
+def test_a_request_larger_than_the_largest_bucket_goes_in_pieces_that_others_join() -> None:
+    scheduler, queue = batcher()
+    large, small = work(19), work(2)
+    submit(scheduler, queue, large, small)
+    assert take(scheduler).slices == [Slice(large, 0, 8)]
+    assert take(scheduler).slices == [Slice(large, 8, 16)]
+    assert take(scheduler).slices == [Slice(large, 16, 19), Slice(small, 0, 2)]
+    assert queue.rows == 0
+
+
+def test_where_rows_cost_the_same_no_padding_is_bought() -> None:
+    scheduler, queue = batcher(LINEAR)
+    submit(scheduler, queue, *[work(1) for _ in range(5)])
+    assert [sizes(take(scheduler)) for _ in range(2)] == [[1] * 4, [1]]
+    submit(scheduler, queue, work(3))
+    assert sizes(take(scheduler)) == [3], "a request that fits a bucket is never split"
+
+
+def test_a_full_queue_refuses_and_an_empty_one_takes_any_size() -> None:
+    scheduler, queue = batcher(max_rows=4)
+    assert submit(scheduler, queue, work(50)) == []
+    assert submit(scheduler, queue, work(1)) == [Refusal.FULL]
+    while scheduler.take(wait=False):
+        pass
+    assert submit(scheduler, queue, work(3), work(1), work(1)) == [Refusal.FULL]
+
+
+def test_expired_and_cancelled_requests_leave_without_a_run() -> None:
+    scheduler, queue = batcher()
+    late, gone, right = (
+        work(1, deadline=time.monotonic() - 1),
+        work(1),
+        work(1, deadline=time.monotonic() + 60),
+    )
+    gone.call.cancelled = True
+    submit(scheduler, queue, late, gone, right)
+    batch = take(scheduler)
+    assert (batch.expired, batch.cancelled) == ([late], [gone])
+    assert [s.work for s in batch.slices] == [right]
+    assert queue.rows == 0
+
+
+def test_a_failed_piece_takes_the_rest_of_its_request_along() -> None:
+    scheduler, queue = batcher()
+    large, small = work(20), work(1)
+    submit(scheduler, queue, large, small)
+    take(scheduler)
+    large.answered = True
+    assert [s.work for s in take(scheduler).slices] == [small]
+    assert queue.rows == 0
+
+
+def test_models_take_turns() -> None:
+    scheduler, first = batcher()
+    second = Batcher(None, FLAT, 100)
+    submit(scheduler, first, *[work(8) for _ in range(3)])
+    submit(scheduler, second, work(1))
+    assert [take(scheduler).batcher for _ in range(4)] == [first, second, first, first]
+
+
+def test_closing_waits_for_what_was_accepted_and_refuses_the_rest() -> None:
+    scheduler, queue = batcher()
+    submit(scheduler, queue, work(1))
+    closed = threading.Event()
+    thread = threading.Thread(target=lambda: (scheduler.close(queue), closed.set()))
+    thread.start()
+    batch = scheduler.take()
+    assert batch is not None
+    assert not closed.wait(0.05), "the batch is still on the device"
+    assert submit(scheduler, queue, work(1)) == [Refusal.CLOSED]
+    scheduler.done(batch)
+    assert closed.wait(5)
+    thread.join()
+
+
+def test_a_stopped_scheduler_finishes_what_waits() -> None:
+    scheduler, queue = batcher()
+    submit(scheduler, queue, work(1))
+    scheduler.stop()
+    assert sizes(take(scheduler)) == [1]
+    assert scheduler.take() is None
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes"),
+    [(1, (1,)), (2, (1, 2)), (8, (1, 2, 4, 8)), (6, (1, 2, 4, 6)), (64, (1, 2, 4, 8, 16, 32, 64))],
+)
+def test_candidate_buckets(most: int, sizes: tuple[int, ...]) -> None:
+    assert candidates(most) == sizes
+
+
+@pytest.mark.parametrize(
+    ("seconds", "used"),
+    [
+        ({1: 1.0, 2: 1.0, 4: 1.0}, [1, 2, 4]),
+        ({1: 1.0, 2: 2.0, 4: 4.0}, [1]),
+        ({1: 1.0, 2: 1.2, 4: 2.4, 8: 3.0}, [1, 2, 8]),
+        ({1: 1.0, 2: 1.0, 4: 1.5, 8: 9.0}, [1, 2, 4]),
+        ({1: 5.0, 2: 11.0}, [1]),
+    ],
+)
+def test_a_bucket_that_adds_no_throughput_is_not_used(seconds: dict[int, float], used: list[int]) -> None:
+    assert list(worth_using(seconds)) == used
+
+
+@pytest.mark.parametrize(("waiting", "goes"), [(0, 1), (1, 1), (3, 2), (4, 4), (7, 4), (8, 8)])
+def test_the_bucket_for_what_waits_where_rows_cost_the_same(waiting: int, goes: int) -> None:
+    assert LINEAR.target[waiting] == goes
+
+
+def test_the_bucket_for_what_waits_where_every_run_costs_the_same() -> None:
+    assert FLAT.target == (1, 1, 2, 4, 4, 8, 8, 8, 8)
+    assert FLAT.covering == (1, 1, 2, 4, 4, 8, 8, 8, 8)

@@ -1,0 +1,245 @@
+"""Starting, being ready, being asked to stop, and the HTTP port."""
+
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tests.serve_grpc.running import ROOT, ServerProcess, connect, eventually, predict_call, publish, request
+
+
+def test_http_says_how_it_is(server: ServerProcess) -> None:
+    assert server.get("/healthz") == (200, "alive\n")
+    assert server.get("/readyz") == (200, "ready\n")
+    status, page = server.get("/")
+    assert status == 200
+    for part in ("mlp", "tokens", "SERVING", "int32[b, 8]", "rows/s", "requests:"):
+        assert part in page
+    assert server.get("/nope")[0] == 404
+
+
+def test_metrics_count_what_was_done(server: ServerProcess) -> None:
+    before = server.metric("jaxport_request_seconds_count", model="mlp", status="OK")
+    padded = server.metric("jaxport_padding_rows_total", model="echo")
+    for _ in range(5):
+        server.predict("mlp", {"x": np.ones((1, 4), np.float32)})
+    server.predict("echo", {"x": np.ones((17, 2), np.float32)})
+    eventually(
+        lambda: server.metric("jaxport_request_seconds_count", model="mlp", status="OK") == before + 5,
+        "counted",
+    )
+    assert server.metric("jaxport_padding_rows_total", model="echo") >= padded
+    names = ["queue_seconds", "assemble_seconds", "device_seconds", "batch_rows"]
+    assert all(server.metric(f"jaxport_{name}_count", model="mlp") > 0 for name in names)
+    assert server.metric("jaxport_bundle_window_seconds", model="mlp") > 0
+    assert server.metric("jaxport_queue_depth", model="mlp") == 0
+    assert server.metric("process_cpu_seconds_total") > 0
+    text = server.get("/metrics")[1]
+    for name in (
+        "compiles_after_ready_total",
+        "compile_cache_misses_total",
+        "swap_seconds_count",
+        "shed_total",
+    ):
+        assert f"jaxport_{name}" in text
+
+
+def test_health_and_reflection_are_the_standard_ones(server: ServerProcess) -> None:
+    assert server.health() == server.health("mlp") == server.health("tokens") == "SERVING"
+    with pytest.raises(grpc.RpcError) as refused:
+        server.health("nope")
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+    from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+    stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
+    asked = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+    services = [
+        s.name for reply in stub.ServerReflectionInfo(asked) for s in reply.list_services_response.service
+    ]
+    assert {"jaxport.v1.PredictionService", "grpc.health.v1.Health"} <= set(services)
+
+
+def test_an_empty_folder_is_alive_and_needs_no_restart(models: Path, tmp_path: Path, cache: Path) -> None:
+    with ServerProcess(tmp_path / "later", "--max-batch", "2", "--cache-dir", str(cache)) as server:
+        server.listening()
+        assert server.get("/healthz")[0] == 200
+        assert server.get("/readyz")[0] == 503
+        assert server.health() == "NOT_SERVING"
+        (tmp_path / "later" / "echo").mkdir(parents=True)
+        publish(models / "echo" / "1", tmp_path / "later" / "echo" / "1")
+        server.ready()
+        assert server.health() == server.health("echo") == "SERVING"
+        assert server.get("/readyz")[0] == 200
+
+
+def test_a_broken_model_does_not_keep_the_others_from_being_ready(
+    models: Path, tmp_path: Path, cache: Path
+) -> None:
+    for name in ("echo", "mlp"):
+        shutil.copytree(models / name, tmp_path / name)
+    with (tmp_path / "echo/1/manifest.json").open("a") as manifest:
+        manifest.write(" ")
+    with ServerProcess(tmp_path, "--max-batch", "2", "--cache-dir", str(cache)) as server:
+        server.ready()
+        assert server.health("echo") == "NOT_SERVING"
+        assert server.health("mlp") == "SERVING"
+        with pytest.raises(grpc.RpcError) as refused:
+            server.predict("echo", {"x": np.ones((1, 2), np.float32)})
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "manifest.json" in (refused.value.details() or "")
+        server.signal(signal.SIGINT)
+        assert server.wait() == 0
+
+
+def test_sigterm_under_load_answers_everything_that_was_accepted(models: Path, cache: Path) -> None:
+    with ServerProcess(models, "--cache-dir", str(cache), "--grace-seconds", "10") as server:
+        server.ready()
+        outcomes: Counter[str] = Counter()
+        wrong: list[int] = []
+        stop = threading.Event()
+
+        def ask(seed: int) -> None:
+            x = np.full((3, 2), seed, np.float32)
+            with connect(server.grpc) as channel:
+                call = predict_call(channel)
+                while not stop.is_set():
+                    try:
+                        answer = call(request("echo", {"x": x}), timeout=15)
+                    except grpc.RpcError as error:
+                        outcomes[error.code().name] += 1
+                        time.sleep(0.05)
+                    else:
+                        outcomes["OK"] += 1
+                        if answer.outputs[0].data != x.tobytes():
+                            wrong.append(seed)
+
+        threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(32)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: outcomes["OK"] > 200, "the load runs")
+        server.signal()
+        started = time.monotonic()
+        assert server.wait() == 0
+        assert time.monotonic() - started < 10
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+        assert set(outcomes) <= {"OK", "UNAVAILABLE"}, "refused before it was sent, or answered"
+        accepted, unanswered = server.line(r"stopped accepted=(\d+) unanswered=(\d+)").groups()
+        assert (int(accepted), int(unanswered)) == (outcomes["OK"], 0)
+
+
+def test_a_health_watch_ends_and_does_not_hold_up_the_exit(models: Path, cache: Path) -> None:
+    with ServerProcess(
+        models, "--cache-dir", str(cache), "--max-batch", "2", "--drain-delay", "0.3"
+    ) as server:
+        server.ready()
+        stub = health_pb2_grpc.HealthStub(server.channel)
+        watch = stub.Watch(health_pb2.HealthCheckRequest(service="echo"))
+        states = health_pb2.HealthCheckResponse
+        assert next(watch).status == states.SERVING
+        server.signal()
+        started = time.monotonic()
+        assert next(watch).status == states.NOT_SERVING
+        assert server.wait() == 0
+        assert time.monotonic() - started < 5
+        with pytest.raises(grpc.RpcError):
+            next(watch)
+
+
+def test_it_says_not_serving_and_answers_on_before_it_refuses(models: Path, cache: Path) -> None:
+    flags = ("--cache-dir", str(cache), "--max-batch", "2", "--drain-delay", "1.5")
+    with ServerProcess(models, *flags) as server:
+        server.ready()
+        server.signal()
+        eventually(lambda: server.health() == "NOT_SERVING", "NOT_SERVING")
+        assert server.health("echo") == "NOT_SERVING"
+        assert server.get("/readyz")[0] == 503
+        assert server.get("/healthz")[0] == 200
+        x = np.ones((1, 2), np.float32)
+        assert server.predict("echo", {"x": x})["y"].tobytes() == x.tobytes()
+        assert server.wait() == 0
+
+
+def test_a_second_signal_shortens_the_wait(models: Path, cache: Path) -> None:
+    flags = ("--cache-dir", str(cache), "--max-batch", "2", "--drain-delay", "20")
+    with ServerProcess(models, *flags) as server:
+        server.ready()
+        server.signal()
+        server.line("stopping")
+        started = time.monotonic()
+        server.signal()
+        assert server.wait() == 0
+        assert time.monotonic() - started < 5
+
+
+def test_a_signal_while_models_load_ends_it_with_0(models: Path) -> None:
+    with ServerProcess(models) as server:
+        server.listening()
+        server.signal()
+        assert server.wait() == 0
+
+
+def test_a_unix_socket(models: Path, tmp_path: Path, cache: Path) -> None:
+    socket = tmp_path / "grpc.sock"
+    flags = ("--grpc-socket", str(socket), "--max-batch", "2", "--cache-dir", str(cache))
+    with ServerProcess(models, *flags) as server:
+        server.ready()
+        assert server.grpc == f"unix:{socket}"
+        x = np.ones((1, 2), np.float32)
+        assert server.predict("echo", {"x": x})["y"].tobytes() == x.tobytes()
+
+
+def run(*flags: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "serve_grpc", "--grpc-port", "0", "--http-port", "0", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    return done.returncode, done.stderr.strip().splitlines()[-1]
+
+
+def test_a_taken_port_is_exit_4_and_names_the_flag(server: ServerProcess, models: Path) -> None:
+    taken = server.grpc.rpartition(":")[2]
+    command = [
+        sys.executable,
+        "-m",
+        "serve_grpc",
+        "--models",
+        str(models),
+        "--grpc-port",
+        taken,
+        "--http-port",
+        "0",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.returncode == 4
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: ")
+    assert taken in last
+    assert "--grpc-port" in last
+    code, said = run("--models", str(models), "--http-port", server.http.rpartition(":")[2])
+    assert code == 4
+    assert "--http-port" in said
+
+
+def test_a_folder_that_cannot_be_one_is_exit_2(tmp_path: Path) -> None:
+    code, said = run("--models", str(tmp_path / "no" / "where"))
+    assert (code, "--models" in said) == (2, True)
+
+
+def test_warm_only_fills_the_cache_and_the_next_start_misses_nothing(models: Path, tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    code, said = run("--models", str(models), "--max-batch", "2", "--cache-dir", cache, "--warm-only")
+    assert code == 0
+    assert "warmed models=4" in said
+    with ServerProcess(models, "--max-batch", "2", "--cache-dir", cache) as server:
+        assert server.ready().metric("jaxport_compile_cache_misses_total") == 0
+        assert server.line("ready .*cache_misses=0")

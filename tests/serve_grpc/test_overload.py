@@ -1,0 +1,143 @@
+"""More than the device can do, callers who give up, and a slow neighbour."""
+
+import shutil
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from tests.serve_grpc.running import ServerProcess, eventually, predict_call, request
+
+X = np.ones((1, 1), np.float32)
+
+
+@pytest.fixture(scope="module")
+def server(
+    slow_models: Path, models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """A slow and a fast model, one row a batch, four rows waiting at most."""
+    folder = tmp_path_factory.mktemp("both")
+    shutil.copytree(slow_models / "slow", folder / "slow")
+    shutil.copytree(models / "echo", folder / "echo")
+    with ServerProcess(folder, "--max-batch", "1", "--max-queue", "4") as process:
+        yield process.ready()
+        assert process.alive
+        assert process.metric("jaxport_compiles_after_ready_total") == 0
+
+
+def idle(server: ServerProcess) -> None:
+    """Waits until nothing runs or waits any more."""
+    server.predict("slow", {"x": X})
+    time.sleep(0.1)  # figures follow the answer
+
+
+def test_a_full_queue_answers_at_once_and_the_others_are_answered(server: ServerProcess) -> None:
+    call = predict_call(server.channel)
+    pending = [call.future(request("slow", {"x": X}), timeout=30) for _ in range(40)]
+    codes = [answer.exception(timeout=30) for answer in pending]
+    refused = [error for error in codes if error is not None]
+    assert 1 <= len(pending) - len(refused) <= 8
+    assert {error.code() for error in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert "--max-queue" in refused[0].details()
+    assert server.metric("jaxport_shed_total", model="slow", reason="queue_full") == len(refused)
+    idle(server)
+
+
+def test_full_is_said_in_milliseconds(server: ServerProcess) -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=keep_full, args=(server, stop))
+    thread.start()
+    waits = []
+    try:
+        for _ in range(10):
+            started = time.monotonic()
+            error = (
+                predict_call(server.channel)
+                .future(request("slow", {"x": X}), timeout=30)
+                .exception(timeout=30)
+            )
+            if error is not None:
+                waits.append(time.monotonic() - started)
+    finally:
+        stop.set()
+        thread.join()
+    assert len(waits) > 2
+    assert statistics.median(waits) < 0.03, waits
+    idle(server)
+
+
+def keep_full(server: ServerProcess, stop: threading.Event) -> None:
+    """More of the slow model than its queue holds, until told to stop."""
+    call = predict_call(server.channel)
+    while not stop.is_set():
+        pending = [call.future(request("slow", {"x": X}), timeout=30) for _ in range(6)]
+        for answer in pending:
+            answer.exception(timeout=30)
+
+
+def test_a_request_larger_than_the_queue_is_split_not_refused(server: ServerProcess) -> None:
+    x = np.arange(9, dtype=np.float32)[:, None]
+    assert server.predict("slow", {"x": x})["y"].shape == (9, 1)
+
+
+def test_a_deadline_that_passes_in_the_queue_is_not_run(server: ServerProcess) -> None:
+    call = predict_call(server.channel)
+    runs = server.metric("jaxport_batch_rows_count", model="slow")
+    ahead = [call.future(request("slow", {"x": X}), timeout=30) for _ in range(3)]
+    time.sleep(0.02)
+    with pytest.raises(grpc.RpcError) as late:
+        call(request("slow", {"x": X}), timeout=0.1)
+    assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    for answer in ahead:
+        answer.result(timeout=30)
+    idle(server)
+    eventually(lambda: server.metric("jaxport_batch_rows_count", model="slow") >= runs + 4, "four runs")
+    assert server.metric("jaxport_batch_rows_count", model="slow") == runs + 4
+    shed = server.metric("jaxport_shed_total", model="slow")
+    assert shed > server.metric("jaxport_shed_total", model="slow", reason="queue_full")
+
+
+def test_a_cancelled_request_is_not_run(server: ServerProcess) -> None:
+    call = predict_call(server.channel)
+    runs = server.metric("jaxport_batch_rows_count", model="slow")
+    before = server.metric("jaxport_shed_total", model="slow", reason="cancelled")
+    ahead = [call.future(request("slow", {"x": X}), timeout=30) for _ in range(2)]
+    time.sleep(0.05)
+    given_up = [call.future(request("slow", {"x": X}), timeout=30) for _ in range(2)]
+    time.sleep(0.02)
+    for answer in given_up:
+        answer.cancel()
+    for answer in ahead:
+        answer.result(timeout=30)
+    idle(server)
+    eventually(lambda: server.metric("jaxport_batch_rows_count", model="slow") >= runs + 3, "three runs")
+    assert server.metric("jaxport_batch_rows_count", model="slow") == runs + 3
+    assert server.metric("jaxport_shed_total", model="slow", reason="cancelled") == before + 2
+
+
+def test_a_slow_model_delays_a_fast_one_by_one_batch(server: ServerProcess) -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=keep_full, args=(server, stop))
+    thread.start()
+    try:
+        one_run = run_seconds(server)
+        waits = []
+        for _ in range(10):
+            started = time.monotonic()
+            server.predict("echo", {"x": np.ones((1, 2), np.float32)})
+            waits.append(time.monotonic() - started)
+        assert max(waits) < 2.5 * one_run + 0.1, waits
+    finally:
+        stop.set()
+        thread.join()
+
+
+def run_seconds(server: ServerProcess) -> float:
+    """Mean seconds of a run of the slow model so far."""
+    total = server.metric("jaxport_device_seconds_sum", model="slow")
+    return total / server.metric("jaxport_device_seconds_count", model="slow")

@@ -1,0 +1,230 @@
+"""The models folder changes under a running server, in good ways and bad; what serves goes on serving."""
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.serve_grpc import bundles
+from tests.serve_grpc.running import ServerProcess, eventually, predict_call, publish, request
+
+X = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+
+
+def wanted(seed: int) -> np.ndarray:
+    return np.asarray(bundles.mlp(bundles.mlp_params(seed), X)["logits"])
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """mlp versions with other weights, to copy from: 1 to 4 the same program, 5 another."""
+    folder = tmp_path_factory.mktemp("versions")
+    for seed in range(1, 5):
+        bundles.export_mlp(folder, seed, seed)
+    bundles.export_mlp(
+        folder, 5, 5, fn=lambda params, x: {"logits": jnp.negative(bundles.mlp(params, x)["logits"])}
+    )
+    return folder / "mlp"
+
+
+@pytest.fixture
+def folder(versions: Path, tmp_path: Path) -> Path:
+    """A models folder of the test's own, with version 1."""
+    publish(versions / "1", tmp_path / "mlp" / "1")
+    return tmp_path
+
+
+@pytest.fixture
+def server(folder: Path, cache: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(folder, "--max-batch", "4", "--cache-dir", str(cache)) as process:
+        yield process.ready()
+        assert process.alive
+        assert process.metric("jaxport_compiles_after_ready_total") == 0
+
+
+def serves(server: ServerProcess, seed: int) -> bool:
+    return np.allclose(server.predict("mlp", {"x": X})["logits"], wanted(seed), atol=1e-5, rtol=1e-5)
+
+
+def test_a_new_version_takes_over_under_load_and_every_answer_is_one_of_the_two(
+    server: ServerProcess, folder: Path, versions: Path
+) -> None:
+    stop = threading.Event()
+    answers: list[bytes] = []
+    failures: list[str] = []
+
+    def ask() -> None:
+        call = predict_call(server.channel)
+        while not stop.is_set():
+            try:
+                answers.append(call(request("mlp", {"x": X}), timeout=20).outputs[0].data)
+            except grpc.RpcError as error:
+                failures.append(f"{error.code()} {error.details()}")
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    publish(versions / "2", folder / "mlp" / "2")
+    eventually(lambda: server.state("mlp") == {2: "SERVING"}, "version 2 serves, 1 is gone")
+    publish(versions / "5", folder / "mlp" / "5")
+    eventually(lambda: server.state("mlp") == {5: "SERVING"}, "version 5 serves, 2 is gone")
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    allowed = [wanted(1), wanted(2), -wanted(5)]
+    for data in set(answers):
+        got = np.frombuffer(data, np.float32).reshape(3, 3)
+        assert any(np.allclose(got, right, atol=1e-5, rtol=1e-5) for right in allowed)
+    assert server.line(r"loaded model=mlp version=2 .*compiled=False")
+    assert server.line(r"loaded model=mlp version=5 .*compiled=True")
+    assert server.metric("jaxport_swap_seconds_count", model="mlp") == 3
+    with pytest.raises(grpc.RpcError) as refused:
+        server.predict("mlp", {"x": X}, version=1)
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("damage", [flip, truncate, Path.unlink])
+def test_a_damaged_version_is_named_and_the_one_before_goes_on(
+    server: ServerProcess, folder: Path, versions: Path, damage: Callable[[Path], object]
+) -> None:
+    names = ["programs/predict.jaxexport", "golden/predict.npz", "manifest.json", "manifest.json.sha256"]
+    names += [str(max((versions / "2" / "weights").rglob("*"), key=lambda p: p.is_file() * p.stat().st_size))]
+    for number, name in enumerate(names, start=2):
+        copy = folder / f".{number}"
+        shutil.copytree(versions / "2", copy)
+        path = copy / Path(name).relative_to(versions / "2") if name.startswith("/") else copy / name
+        damage(path)
+        copy.rename(folder / "mlp" / str(number))
+        if damage is Path.unlink and name == "manifest.json":
+            continue  # a folder without a manifest is no version at all
+        server.line(rf"refused model=mlp version={number}: .*{path.name}")
+        assert server.state("mlp")[number] == "FAILED"
+        assert serves(server, 1)
+    assert server.health() == server.health("mlp") == "SERVING"
+    assert "FAILED" in server.get("/")[1]
+    time.sleep(1)
+    refusals = [line for line in server.lines if "refused" in line]
+    assert len(refusals) == len(set(refusals)), "named once, not at every poll"
+
+
+def test_a_refused_version_that_is_put_right_is_served(
+    server: ServerProcess, folder: Path, versions: Path
+) -> None:
+    copy = folder / ".2"
+    shutil.copytree(versions / "2", copy)
+    flip(copy / "golden/predict.npz")
+    copy.rename(folder / "mlp" / "2")
+    server.line("refused model=mlp version=2")
+    flip(folder / "mlp" / "2" / "golden/predict.npz")
+    eventually(lambda: server.state("mlp") == {2: "SERVING"}, "version 2 serves")
+    assert serves(server, 2)
+
+
+def test_wrong_answers_on_this_device_are_refused(
+    server: ServerProcess, folder: Path, versions: Path
+) -> None:
+    """Digests that are right and goldens that are not: only running them tells."""
+    reseal(versions / "2", folder / ".2", golden=versions / "3" / "golden/predict.npz")
+    (folder / ".2").rename(folder / "mlp" / "2")
+    assert server.line(r"refused model=mlp version=2: .*logits.*off by")
+    assert serves(server, 1)
+
+
+def test_a_bundle_for_another_platform_is_refused_in_one_line(
+    server: ServerProcess, folder: Path, versions: Path
+) -> None:
+    reseal(versions / "2", folder / ".2", platforms=["cuda"])
+    (folder / ".2").rename(folder / "mlp" / "2")
+    assert server.line(r"refused model=mlp version=2: .*exported for cuda.*this device is cpu.*--platforms")
+    assert serves(server, 1)
+
+
+def test_a_version_that_is_being_written_is_not_seen(
+    server: ServerProcess, folder: Path, versions: Path
+) -> None:
+    shutil.copytree(versions / "2", folder / "mlp" / ".3.writing")
+    (folder / "mlp" / "4").mkdir()
+    (folder / "mlp" / "notes").mkdir()
+    time.sleep(1)
+    assert server.state("mlp") == {1: "SERVING"}
+    assert not [line for line in server.lines if "refused" in line]
+
+
+def test_versions_that_vanish_while_they_are_loaded_do_no_harm(
+    server: ServerProcess, folder: Path, versions: Path
+) -> None:
+    for number in range(2, 14):
+        publish(versions / "2", folder / "mlp" / str(number))
+        time.sleep(0.05 + 0.02 * number)
+        shutil.rmtree(folder / "mlp" / str(number))
+    eventually(lambda: server.state("mlp") == {1: "SERVING"}, "version 1 serves")
+    assert serves(server, 1)
+
+
+def test_removing_the_newest_version_goes_back_and_removing_all_unloads(
+    server: ServerProcess, folder: Path, versions: Path
+) -> None:
+    publish(versions / "2", folder / "mlp" / "2")
+    eventually(lambda: server.state("mlp") == {2: "SERVING"}, "version 2 serves")
+    shutil.rmtree(folder / "mlp" / "2")
+    eventually(lambda: server.state("mlp") == {1: "SERVING"}, "version 1 serves again")
+    shutil.rmtree(folder / "mlp")
+    eventually(lambda: server.state("mlp") == {}, "the model is unloaded")
+    with pytest.raises(grpc.RpcError) as refused:
+        server.predict("mlp", {"x": X})
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+    with pytest.raises(grpc.RpcError) as refused:
+        server.health("mlp")
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+    assert server.health() == "SERVING", "the server stays ready"
+    publish(versions / "3", folder / "mlp" / "3")
+    eventually(lambda: server.state("mlp") == {3: "SERVING"}, "version 3 serves")
+    assert serves(server, 3)
+
+
+def test_a_volume_that_goes_away_takes_nothing_down(server: ServerProcess, folder: Path) -> None:
+    away = folder.with_name(f"{folder.name}.away")
+    folder.rename(away)
+    server.line("cannot read")
+    time.sleep(1)
+    assert serves(server, 1)
+    away.rename(folder)
+    time.sleep(0.5)
+    assert server.state("mlp") == {1: "SERVING"}
+
+
+def reseal(
+    source: Path, target: Path, golden: Path | None = None, platforms: list[str] | None = None
+) -> None:
+    """A copy of a bundle with something replaced and every digest right."""
+    from converters.bundle import digest_line
+
+    shutil.copytree(source, target)
+    manifest = json.loads((target / "manifest.json").read_bytes())
+    if golden is not None:
+        shutil.copy(golden, target / "golden/predict.npz")
+        wrong = json.loads((golden.parent.parent / "manifest.json").read_bytes())
+        manifest["files"]["golden/predict.npz"] = wrong["files"]["golden/predict.npz"]
+    if platforms is not None:
+        manifest["platforms"] = platforms
+    data = json.dumps(manifest).encode()
+    (target / "manifest.json").write_bytes(data)
+    (target / "manifest.json.sha256").write_text(digest_line(data))
