@@ -1,0 +1,38 @@
+"""A run and its bundle made by the command, once for every test that follows."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.servers import jaxport
+
+TEXT = "the quick brown fox jumps over the lazy dog. " * 400
+
+
+@dataclass(frozen=True)
+class Made:
+    root: Path
+
+    @property
+    def models(self) -> Path:
+        return self.root / "models"
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """nano for a few steps on a small text, and digits, both exported."""
+    root = tmp_path_factory.mktemp("root")
+    text = root / "text.txt"
+    text.write_text(TEXT)
+    flags = ("--root", str(root))
+    short = ("--set", "eval_every=20", "--set", "checkpoint_every=20", "--set", "warmup_steps=5")
+    for command in (
+        ("train", "--preset", "nano", "--steps", "40", "--data", str(text), *short),
+        ("export", "--run", "nano"),
+        ("train", "--preset", "digits", "--steps", "100", *short),
+        ("export", "--run", "digits"),
+    ):
+        done = jaxport(*command, *flags)
+        assert done.returncode == 0, done.stderr
+    return Made(root)
