@@ -1,6 +1,7 @@
 # Everything a person types in this checkout. `make` alone lists it.
 PY   := .venv/bin/python
 MARK := .venv/.installed
+PIP  := --quiet --disable-pip-version-check --no-deps
 
 .PHONY: help setup run test check bench format proto lock clean
 
@@ -9,8 +10,14 @@ help:
 
 setup: $(MARK)  ## the .venv, from the lock
 
-$(MARK): locks/dev.txt pyproject.toml scripts/make-venv
-	@sh scripts/make-venv .venv locks/dev.txt
+$(MARK): .venv/.locked pyproject.toml
+	@$(PY) -m pip install $(PIP) --no-build-isolation --editable .
+	@touch $@
+
+.venv/.locked: locks/dev.txt scripts/make-venv
+	@sh scripts/make-venv .venv
+	@echo "installing locks/dev.txt into .venv with $$($(PY) --version)"
+	@$(PY) -m pip install $(PIP) --require-hashes --requirement locks/dev.txt
 	@touch $@
 
 run: $(MARK)  ## train, export, serve and predict on this machine's CPU

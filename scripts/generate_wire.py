@@ -22,7 +22,9 @@ def generate(out: Path) -> None:
     """Writes <name>_pb2.py and <name>_pb2.pyi for every source into `out`."""
     for source, name in SOURCES.items():
         with tempfile.TemporaryDirectory() as folder:
-            status = protoc.main(["protoc", f"-I{ROOT / 'proto'}", f"--python_out={folder}", f"--pyi_out={folder}", source])
+            status = protoc.main(
+                ["protoc", f"-I{ROOT / 'proto'}", f"--python_out={folder}", f"--pyi_out={folder}", source]
+            )
             if status:
                 sys.exit(status)
             for suffix in ("_pb2.py", "_pb2.pyi"):
@@ -43,7 +45,9 @@ def main() -> None:
         names = [path.name for path in Path(folder).iterdir()]
         _, differ, missing = filecmp.cmpfiles(folder, WIRE, names, shallow=False)
     if differ or missing:
-        sys.exit(f"jaxport/wire is not what proto/ says: {', '.join(sorted(differ + missing))}; run make proto")
+        sys.exit(
+            f"jaxport/wire is not what proto/ says: {', '.join(sorted(differ + missing))}; run make proto"
+        )
 
 
 if __name__ == "__main__":

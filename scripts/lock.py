@@ -18,7 +18,14 @@ LOCKS = {
     "serve-cpu": ("serve",),
     "serve-cuda12": ("serve", "cuda12"),
 }
-OPTIONS = ("--universal", "--python-version", "3.12", "--generate-hashes", "--no-emit-index-url", "--no-header")
+OPTIONS = (
+    "--universal",
+    "--python-version",
+    "3.12",
+    "--generate-hashes",
+    "--no-emit-index-url",
+    "--no-header",
+)
 
 
 def main() -> None:
