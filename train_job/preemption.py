@@ -27,14 +27,14 @@ class Preemption:
 
     def __init__(self, leave: Callable[[int], Any] = os._exit) -> None:
         self._leave = leave
-        self._received = 0
+        self._requested = False
         self._idle = False
         self._before: dict[signal.Signals, Any] = {}
 
     @property
     def requested(self) -> bool:
         """Whether the run should save and end."""
-        return self._received > 0
+        return self._requested
 
     def __enter__(self) -> Self:
         if threading.current_thread() is not threading.main_thread():
@@ -42,7 +42,7 @@ class Preemption:
         self._inbox, self._outbox = socket.socketpair()
         self._outbox.setblocking(False)
         for number in _SIGNALS:
-            self._before[number] = signal.signal(number, _noted)
+            self._before[number] = signal.signal(number, self._noted)
         self._wakeup_before = signal.set_wakeup_fd(self._outbox.fileno(), warn_on_full_buffer=False)
         self._watcher = threading.Thread(target=self._watch, name="preemption", daemon=True)
         self._watcher.start()
@@ -72,13 +72,15 @@ class Preemption:
             self._idle = False
 
     def _watch(self) -> None:
+        seen = 0
         while received := self._inbox.recv(1):
             if received[0] not in _SIGNALS:
                 continue
-            self._received += 1
+            seen += 1
+            self._requested = True
             if self._idle:
                 self._end("before the first step")
-            elif self._received > 1:
+            elif seen > 1:
                 self._end("by a second signal")
 
     def _end(self, when: str) -> None:
@@ -86,7 +88,7 @@ class Preemption:
         sys.stderr.flush()
         self._leave(EXIT_PREEMPTED)
 
-
-def _noted(number: int, frame: FrameType | None) -> None:
-    """The watcher acts; a handler must exist for the interpreter to write the descriptor."""
-    del number, frame
+    def _noted(self, number: int, frame: FrameType | None) -> None:
+        """Between two bytecodes of the main thread: sooner than the watcher where Python runs, later elsewhere."""
+        del number, frame
+        self._requested = True

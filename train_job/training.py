@@ -8,6 +8,7 @@ import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,11 @@ def _move_aside(run_dir: Path) -> None:
     if record is None:
         return
     stamp = "".join(part for part in record.created_at if part.isalnum())
-    aside = run_dir.with_name(f"{run_dir.name}.before-{stamp}")
+    names = (
+        f"{run_dir.name}.before-{stamp}{suffix}"
+        for suffix in chain([""], (f"-{number}" for number in count(2)))
+    )
+    aside = next(path for name in names if not (path := run_dir.with_name(name)).exists())
     with writing(run_dir):  # not from under a process that writes it
         try:
             run_dir.rename(aside)

@@ -108,3 +108,9 @@ def _digits_with(model: object) -> Preset:
 
 def not_a_preset() -> str:
     return "toy"
+
+
+def slow_to_compile() -> Preset:
+    """Unrolled and deep: many seconds in the compiler, as a large model on an accelerator."""
+    model = TransformerConfig(layers=24, d_model=16, heads=2, ffn=32, context=16)
+    return dataclasses.replace(toy(), model=model)

@@ -1,0 +1,80 @@
+"""kill -9 at random moments: what comes out at the end is what would have come out anyway, bit for bit."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from train_job.checkpoints import list_steps, load_params
+
+STEPS = 60
+KILLS = 5
+_FIRST_SAVE_S = 120.0
+
+
+def start(root: Path) -> subprocess.Popen[bytes]:
+    """The command of the specification, with more saves to be killed in (upkeep does not change the weights)."""
+    command = [
+        sys.executable,
+        "-m",
+        "train_job",
+        "--preset",
+        "nano",
+        "--steps",
+        str(STEPS),
+        "--root",
+        str(root),
+    ]
+    saves = ["--set", "checkpoint_every=5", "--set", "eval_every=60"]
+    return subprocess.Popen([*command, *saves], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def wait_for_a_save_after(run_dir: Path, step: int, process: subprocess.Popen[bytes]) -> None:
+    """Returns once a checkpoint later than `step` is complete, or the run has ended."""
+    deadline = time.monotonic() + _FIRST_SAVE_S
+    while process.poll() is None:
+        if any(
+            int(path.name) > step for path in (run_dir / "checkpoints").glob("*") if path.name.isdecimal()
+        ):
+            return
+        assert time.monotonic() < deadline, "no checkpoint appeared"
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    root = tmp_path_factory.mktemp("undisturbed")
+    assert start(root).wait(timeout=300) == 0
+    return weights(root / "runs" / "nano")
+
+
+def weights(run_dir: Path) -> dict[str, bytes]:
+    return {key: np.asarray(value).tobytes() for key, value in load_params(run_dir, STEPS).items()}
+
+
+def test_a_run_killed_five_times_ends_with_the_weights_of_one_left_alone(
+    tmp_path: Path, undisturbed: dict[str, bytes]
+) -> None:
+    chance = random.Random(20)
+    run_dir = tmp_path / "runs" / "nano"
+    killed, latest = 0, 0
+    while killed < KILLS:
+        process = start(tmp_path)
+        wait_for_a_save_after(run_dir, latest, process)
+        time.sleep(chance.uniform(0, 0.4))  # steps, a save and a deletion fit in this
+        if process.poll() is not None:
+            break  # ended before it could be killed again
+        process.kill()
+        process.wait()
+        killed += 1
+        latest = list_steps(run_dir)[-1].step
+    assert killed >= 3
+    assert start(tmp_path).wait(timeout=300) == 0
+    assert not list((run_dir / "checkpoints").glob("*tmp*"))
+    assert weights(run_dir) == undisturbed

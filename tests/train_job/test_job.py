@@ -1,0 +1,216 @@
+"""A run: resumes bit for bit, refuses what it is not, ends once, and shows what it did."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from train_job.checkpoints import list_steps, load_params, read_run
+from train_job.errors import CheckFailed, EnvironmentUnfit, FingerprintMismatch, RunBusy
+from train_job.job import train
+from train_job.metrics import read_metrics
+from train_job.settings import TrainSettings
+
+STEPS = 12  # of the toy preset
+
+type Settings = Callable[..., TrainSettings]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def assert_same_weights(run_dir: Path, other: Path, step: int = STEPS) -> None:
+    first, second = load_params(run_dir, step), load_params(other, step)
+    assert first.keys() == second.keys()
+    for key in first:
+        assert np.asarray(first[key]).tobytes() == np.asarray(second[key]).tobytes(), key
+
+
+@pytest.mark.parametrize("stop_at", [1, 6])
+def test_a_preempted_run_goes_on_to_the_very_same_weights(
+    stop_at: int, tmp_path: Path, toy_settings: Settings, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOP_AT", str(stop_at))
+    settings = toy_settings(tmp_path)
+    assert train(settings) == 75
+    assert list_steps(settings.run_dir)[-1].step == stop_at + 1
+    monkeypatch.delenv("STOP_AT")
+    other_upkeep = toy_settings(tmp_path, overrides={"eval_every": "5", "checkpoint_every": "3"})
+    assert train(other_upkeep) == 0
+    assert_same_weights(settings.run_dir, finished)
+
+
+def test_metrics_of_a_resumed_run_are_those_of_one_never_stopped(
+    tmp_path: Path, toy_settings: Settings, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOP_AT", "6")
+    settings = toy_settings(tmp_path)
+    train(settings)
+    with (settings.run_dir / "metrics.jsonl").open(
+        "a"
+    ) as log:  # as a kill after the last save would leave it
+        log.write('{"step": 9, "train_loss": 1.0}\n{"step": 10, "tra')
+    monkeypatch.delenv("STOP_AT")
+    train(settings)
+
+    def losses(run_dir: Path) -> list[tuple[int, float, float]]:
+        return [(row["step"], row["train_loss"], row["val_loss"]) for row in read_metrics(run_dir)]
+
+    assert losses(settings.run_dir) == losses(finished)
+
+
+def test_a_finished_run_ends_at_once_and_changes_nothing(finished: Path, toy_settings: Settings) -> None:
+    before = contents(finished)
+    assert train(toy_settings(finished.parent.parent)) == 0
+    assert contents(finished) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"steps": 24}, r"steps was 12 .* asked for now is 24; pass --steps 12"),
+        ({"overrides": {"seed": "1"}}, r"seed was 0 .* is 1; pass --set seed=0"),
+        ({"overrides": {"batch_size": "8"}}, r"batch_size was 4"),
+        ({"overrides": {"learning_rate": "0.1"}}, r"learning_rate was 0\.01"),
+        ({"data": str(Path(__file__))}, r"data\.sha256 was '.* pass the --data the run began with"),
+        ({"model": "toy_model:mlp", "data": None, "run": "toy"}, r"model\.|batch_size|data\.sha256"),
+    ],
+)
+def test_other_settings_than_the_run_began_with_are_refused(
+    change: dict[str, Any], field: str, finished: Path, toy_settings: Settings
+) -> None:
+    before = contents(finished)
+    with pytest.raises(FingerprintMismatch, match=field) as caught:
+        train(toy_settings(finished.parent.parent, **change))
+    assert caught.value.exit_code == 2
+    assert contents(finished) == before
+
+
+def test_starting_over_moves_the_old_run_aside(
+    tmp_path: Path, toy_settings: Settings, finished: Path
+) -> None:
+    settings = toy_settings(tmp_path)
+    train(settings)
+    before = contents(settings.run_dir)
+    over = toy_settings(tmp_path, resume=False, overrides={"seed": "1"})
+    assert train(over) == 0
+    assert read_run(over.run_dir).settings["seed"] == 1
+    (aside,) = (path for path in (tmp_path / "runs").iterdir() if path != over.run_dir)
+    assert contents(aside) == before
+    assert_same_weights(aside, finished)
+
+
+def test_starting_over_twice_in_one_second_keeps_both(tmp_path: Path, toy_settings: Settings) -> None:
+    settings = toy_settings(tmp_path, model="toy_model:mlp", data=None, resume=False)
+    for _ in range(3):
+        assert train(settings) == 0
+    assert len(list((tmp_path / "runs").iterdir())) == 3
+
+
+def test_a_second_writer_is_refused_and_told_who_holds_the_run(
+    tmp_path: Path, toy_settings: Settings
+) -> None:
+    settings = toy_settings(tmp_path)
+    settings.run_dir.mkdir(parents=True)
+    with (settings.run_dir / ".lock").open("w") as holder:
+        holder.write("process 4711 on elsewhere\n")
+        holder.flush()
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        with pytest.raises(
+            RunBusy, match=r"run 'toy' .* is being written by process 4711 on elsewhere"
+        ) as caught:
+            train(settings)
+    assert caught.value.exit_code == 4
+    assert train(settings) == 0
+
+
+def test_a_root_that_cannot_be_written_names_path_and_cause(tmp_path: Path, toy_settings: Settings) -> None:
+    blocked = tmp_path / "a-file"
+    blocked.write_bytes(b"")
+    with pytest.raises(EnvironmentUnfit, match=r"cannot write .*a-file/runs/toy: not a directory") as caught:
+        train(toy_settings(blocked))
+    assert caught.value.exit_code == 4
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_is_not_saved(
+    tmp_path: Path, toy_settings: Settings
+) -> None:
+    settings = toy_settings(tmp_path, overrides={"learning_rate": "1e30", "clip_norm": "0"})
+    with pytest.raises(
+        CheckFailed, match=r"_loss is (nan|inf) at step 4.*smaller --set learning_rate"
+    ) as caught:
+        train(settings)
+    assert caught.value.exit_code == 3
+    assert list_steps(settings.run_dir) == []
+
+
+def test_a_record_that_is_not_one_is_named(tmp_path: Path, toy_settings: Settings) -> None:
+    settings = toy_settings(tmp_path)
+    settings.run_dir.mkdir(parents=True)
+    (settings.run_dir / "run.json").write_text("{")
+    with pytest.raises(Exception, match=r"run\.json: not a readable run record") as caught:
+        train(settings)
+    assert getattr(caught.value, "exit_code", None) == 2
+
+
+def test_one_row_per_interval_with_what_was_measured(finished: Path) -> None:
+    rows = read_metrics(finished)
+    assert [row["step"] for row in rows] == [4, 8, 12]
+    wanted = {"time", "train_loss", "val_loss", "val_bits_per_byte", "tokens_per_s", "lr"}
+    assert all(wanted <= row.keys() for row in rows)
+    assert rows[-1]["val_loss"] < rows[0]["val_loss"]
+
+
+def test_tensorboard_reads_the_same_figures(finished: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = accumulator.EventAccumulator(str(finished / "tensorboard"))
+    events.Reload()
+    read = [(event.step, event.value) for event in events.Scalars("val_loss")]
+    logged = [(row["step"], row["val_loss"]) for row in read_metrics(finished)]
+    assert read == [(step, pytest.approx(value)) for step, value in logged]
+
+
+def test_the_plot_is_a_picture(finished: Path) -> None:
+    with Image.open(finished / "loss.png") as image:
+        image.load()
+        assert image.format == "PNG"
+        assert image.width > 800
+
+
+def test_choices_are_said_with_their_reason_before_the_first_step(
+    tmp_path: Path, toy_settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(toy_settings(tmp_path))
+    said = capsys.readouterr().out
+    banner, _, lines = said.partition("step  4/12")
+    for part in ("device", "weights, float32", "36,000 bytes to train on", "byte bigram", "64 tokens a step"):
+        assert part in banner
+    assert lines.count("\nstep ") == 2  # one plain line per interval, no bar, outside a terminal
+    assert "done: val_bits_per_byte" in lines
+
+
+def test_weights_without_gradients_are_trained_and_resumed_too(
+    tmp_path: Path, toy_settings: Settings
+) -> None:
+    settings = toy_settings(tmp_path, model="toy_model:normalised", data=None)
+    assert train(settings) == 0
+    weights = load_params(settings.run_dir, STEPS)
+    assert np.abs(np.asarray(weights["norm.mean"])).max() > 0
+    again = dataclasses.replace(settings, root=tmp_path / "again")
+    assert train(again) == 0
+    assert_same_weights(settings.run_dir, again.run_dir)
+
+
+def test_the_record_survives_a_writer_that_dies(finished: Path) -> None:
+    """`run.json` is only ever replaced whole, so nothing but whole records can be found."""
+    assert json.loads((finished / "run.json").read_text())["schema_version"] == 1
+    assert not [path for path in finished.iterdir() if path.name.startswith(".run.json")]

@@ -1,0 +1,85 @@
+"""SIGTERM and SIGINT: save and 75 while training, 75 at once while there is nothing to save."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from train_job.checkpoints import list_steps
+from train_job.preemption import EXIT_PREEMPTED, Preemption
+
+HERE = Path(__file__).parent
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def start(text: Path, tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Starts `python -m train_job` on a long run of `--model`; output goes to a file."""
+
+    def run(model: str, *more: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "train_job", "--model", model, "--run", "r", "--root", str(tmp_path)]
+        with (tmp_path / "log").open("w") as log:
+            return subprocess.Popen(
+                [*command, "--data", str(text), *more], cwd=HERE, stdout=log, stderr=log, text=True
+            )
+
+    return run
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_training_saves_the_step_it_found(
+    number: signal.Signals, start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    process = start("toy_model:toy", "--steps", "1000000", "--set", "checkpoint_every=1000000")
+    log = tmp_path / "log"
+    wait_until(lambda: "step " in log.read_text(), "the first interval")
+    process.send_signal(number)
+    assert process.wait(timeout=15) == EXIT_PREEMPTED
+    (saved,) = list_steps(tmp_path / "runs" / "r")
+    assert f"preempted: saved step {saved.step} of 1000000" in log.read_text()
+    assert "Traceback" not in log.read_text()
+
+
+def test_a_signal_while_compiling_ends_at_once(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """The wait is inside the compiler, where no Python handler can run."""
+    process = start("toy_model:slow_to_compile")
+    log = tmp_path / "log"
+    wait_until((tmp_path / "runs" / "r" / "run.json").exists, "the run's record")
+    time.sleep(1)  # compilation follows
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == EXIT_PREEMPTED
+    assert time.monotonic() - began < 2
+    assert "preempted before the first step" in log.read_text()
+
+
+def test_a_second_signal_does_not_wait_for_the_first() -> None:
+    left: list[int] = []
+    with Preemption(leave=left.append) as preemption:
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: preemption.requested, "the first signal")
+        assert left == []
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: left == [EXIT_PREEMPTED], "the second signal")
+
+
+def test_handlers_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with Preemption():
+        assert signal.getsignal(signal.SIGTERM) != before
+    assert signal.getsignal(signal.SIGTERM) == before
