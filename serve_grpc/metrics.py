@@ -5,7 +5,15 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime
 from datetime import time as clock
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from serve_grpc.errors import Code
 
@@ -20,6 +28,7 @@ class Metrics:
     """All series of one server, in a registry of its own."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # a second series for every one, with its time of birth
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.request_seconds = self._histogram(

@@ -201,17 +201,16 @@ class Repository:
             self._catalog.remove(model, version)
             return
         reason = str(error).partition("\n")[0] or type(error).__name__
-        if before is None or (before.fingerprint, before.reason) != (fingerprint, reason):
-            log.error("refused model=%s version=%d: %s", model, version, reason)
-            log.debug("the traceback of the refusal", exc_info=error)
-            self._metrics.load_failures.labels(model).inc()
-            delay = RETRY_SECONDS
-        else:
-            delay = min(before.delay * 2, MOST_RETRY_SECONDS)
+        news = before is None or (before.fingerprint, before.reason) != (fingerprint, reason)
+        delay = RETRY_SECONDS if before is None or news else min(before.delay * 2, MOST_RETRY_SECONDS)
         self._refused[model, version] = Refused(fingerprint, reason, time.monotonic() + delay, delay)
         self._catalog.put(model, VersionInfo(version, FAILED, reason))
         if self._serving.get(model) is None:
             self._on_health(model, False)
+        if news:
+            self._metrics.load_failures.labels(model).inc()
+            log.error("refused model=%s version=%d: %s", model, version, reason)
+            log.debug("the traceback of the refusal", exc_info=error)
 
     def _forget_failures(self, model: str, versions: list[int]) -> None:
         for name, version in list(self._refused):

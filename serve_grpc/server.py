@@ -1,10 +1,12 @@
 """The server: startup, main loop, shutdown, in that order."""
 
+import faulthandler
 import logging
 import os
 import queue
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -107,10 +109,11 @@ class Server:
     def stop(self, more_signals: "queue.SimpleQueue[int]") -> int:
         """NOT_SERVING, answer on for the drain delay, refuse, drain, end. A second signal shortens the waiting.
 
-        Returns 0: what could not be answered within the grace period is counted in the log.
+        Returns 0; the log says how many requests were accepted, and how many of them not answered in time.
         """
         drain = self._settings.drain
         end = time.monotonic() + drain.grace_seconds
+        last_resort(drain.grace_seconds)
         self._health.leave()
         hurry = wait_for(more_signals, drain.delay_seconds)
         drained = self._transport.drain(1.0 if hurry else max(0.0, end - time.monotonic()))
@@ -122,13 +125,15 @@ class Server:
         self._http.stop()
         log.info("stopped accepted=%d unanswered=%d", *drained)
         if not idle:
-            leave_at_once()
+            leave_at_once(0)
         return 0
 
     def _on_ready(self) -> None:
         self._watch.ready = True
         self._health.set_ready()
-        log.info("ready %s cache_misses=%d", self._addresses, self._watch.cache_misses)
+        cached = self._settings.repository.cache_dir is not None
+        misses = self._watch.cache_misses if cached else "no-cache"
+        log.info("ready %s cache_misses=%s", self._addresses, misses)
 
     def _pages(self) -> Pages:
         def readyz() -> Page:
@@ -235,9 +240,22 @@ def set_up_log() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-def leave_at_once() -> None:
-    """Ends a process whose load is still inside XLA: leaving the interpreter under it would crash."""
+def last_resort(seconds: float) -> None:
+    """Ends the process with 4 when it has not ended by itself, and says where every thread was."""
+
+    def leave() -> None:
+        log.error("not stopped within --grace-seconds %g; leaving", seconds)
+        faulthandler.dump_traceback(all_threads=True)
+        leave_at_once(4)
+
+    timer = threading.Timer(seconds, leave)
+    timer.daemon = True
+    timer.start()
+
+
+def leave_at_once(code: int) -> None:
+    """Ends a process whose threads are still inside XLA: leaving the interpreter under them would crash."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)

@@ -26,11 +26,11 @@ CODES = {code.value[0]: code for code in grpc.StatusCode}
 # Trailers travel in headers, which peers cap at 8 KiB.
 LONGEST_DETAIL = 2000
 # Draining: no call for QUIET_SECONDS means that the core holds none; callers that send without waiting for answers
-# never let it be quiet, hence a limit. Then a moment for the GOAWAY to go out.
+# never let it be quiet, hence a limit. Then a moment for the GOAWAY to go out. TICK: left to grpcio to cancel in.
 QUIET_SECONDS = 0.03
 MOST_TAKE_IN = 0.5
 GOAWAY_SECONDS = 0.02
-TICK = 0.005
+TICK = 0.05
 
 
 class GrpcioTransport:
@@ -165,12 +165,10 @@ class GrpcioTransport:
         stopping = asyncio.ensure_future(self._server.stop(max(0.0, end - self._loop.time())))
         await asyncio.sleep(GOAWAY_SECONDS)
         self._let_go()
-        while self._open and not stopping.done():
-            await asyncio.sleep(TICK)
+        self._health.end_watches()
+        await asyncio.wait([stopping], timeout=max(0.0, end - self._loop.time() - TICK))
         left = self._open  # before what is left is cancelled, and seems to have given up
-        stopping.cancel()  # it waits for health watches too, which have no end
-        await asyncio.wait([stopping])
-        await self._server.stop(None)
+        await stopping
         return Drained(self._accepted, left)
 
     async def _take_in(self, end: float) -> None:
@@ -200,13 +198,31 @@ class GrpcioTransport:
 
 
 class _Health(health.aio.HealthServicer):  # pyright: ignore[reportAttributeAccessIssue]
-    """grpcio's, and a service that was removed is NOT_FOUND like one that never was."""
+    """grpcio's; a service that was removed is NOT_FOUND like one that never was, and a watch can be ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ending = asyncio.Event()
+
+    def end_watches(self) -> None:
+        """Ends every Watch: it has no end of its own, and a server that stops waits for it."""
+        self._ending.set()
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: aio.ServicerContext) -> Any:
         response = await super().Check(request, context)
         if response.status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"model {request.service!r} was removed")
         return response
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: aio.ServicerContext) -> None:
+        watching = asyncio.ensure_future(super().Watch(request, context))
+        ending = asyncio.ensure_future(self._ending.wait())
+        try:
+            await asyncio.wait([watching, ending], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (watching, ending):
+                task.cancel()
+            await asyncio.wait([watching, ending])
 
 
 class _Methods(grpc.GenericRpcHandler):
