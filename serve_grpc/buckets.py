@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 # Below this gain in rows per second a larger bucket only adds latency and padding.
-LEAST_GAIN = 1.05
+LEAST_GAIN = 1.03
 
 
 def candidates(max_batch: int) -> tuple[int, ...]:
@@ -30,6 +30,11 @@ def worth_using(seconds: Mapping[int, float]) -> dict[int, float]:
             used[bucket] = seconds[bucket]
             best = rate
     return used
+
+
+def still_climbing(seconds: Mapping[int, float]) -> bool:
+    """False once the two largest buckets measured add nothing: larger ones will not either."""
+    return not set(sorted(seconds)[-2:]).isdisjoint(worth_using(seconds))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """One signature of one version on the device: an executable per bucket, the weights, and buffers to fill."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -22,23 +22,24 @@ class Program:
     """
 
     def __init__(
-        self,
-        rules: SignatureRules,
-        executables: Mapping[int, Any],
-        weights: Mapping[str, jax.Array],
-        pad: Mapping[str, float],
+        self, rules: SignatureRules, weights: Mapping[str, jax.Array], pad: Mapping[str, float]
     ) -> None:
         self.rules = rules
-        self.executables = dict(executables)
         self.weights = weights
+        self.executables: dict[int, Any] = {}
         self._pad = [pad.get(rule.name, 0) for rule in rules.inputs]
         self._names = [rule.name for rule in rules.inputs]
-        self._buffers = {bucket: cycle(self._allocate(bucket)) for bucket in executables}
+        self._buffers: dict[int, Iterator[list[np.ndarray]]] = {}
 
-    def keep(self, buckets: Sequence[int]) -> None:
+    def add(self, bucket: int, executable: Any) -> None:
+        """From now on `bucket` can be run."""
+        self.executables[bucket] = executable
+        self._buffers[bucket] = cycle(self._allocate(bucket))
+
+    def keep(self, buckets: Iterable[int]) -> None:
         """Frees the executables and buffers of every other bucket."""
-        self.executables = {bucket: self.executables[bucket] for bucket in buckets}
-        self._buffers = {bucket: self._buffers[bucket] for bucket in buckets}
+        for bucket in set(self.executables).difference(buckets):
+            del self.executables[bucket], self._buffers[bucket]
 
     def assemble(self, slices: Sequence[Slice], bucket: int) -> list[np.ndarray]:
         """Arrays [bucket, ...] in the signature's order. Each row is copied once, or not at all when one request

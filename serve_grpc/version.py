@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from converters.bundle import Bundle, open_bundle
 from converters.golden import Golden
 from converters.manifest import Signature
 from serve_grpc.batcher import Batcher, Slice, Work
-from serve_grpc.buckets import BucketChoice, candidates, worth_using
+from serve_grpc.buckets import BucketChoice, candidates, still_climbing, worth_using
 from serve_grpc.catalog import LOADING, SignatureInfo, VersionInfo
 from serve_grpc.device import Device
 from serve_grpc.errors import LoadRefused
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 # A bucket is timed until it has run this often or this long, whichever comes last.
 TIMED_RUNS = 3
-TIMED_SECONDS = 0.03
+TIMED_SECONDS = 0.15
 MOST_TIMED_RUNS = 50
 
 
@@ -95,39 +95,52 @@ class Loader:
         _check_batchable(signature)
         rules = SignatureRules(signature.name, signature.inputs, signature.outputs)
         goldens = bundle.goldens(signature.name)
-        if shared is not None:
-            executables = shared.programs[signature.name].executables
-            program = Program(rules, executables, weights, signature.pad)
-            self._prove(bundle, signature, program, goldens)
+        program = Program(rules, weights, signature.pad)
+        if shared is None:
+            compile_bucket = self._compiler(bundle.exported(signature.name), signature, weights)
+            seconds = self._climb(program, compile_bucket, goldens[0])
+        else:
+            for bucket, executable in shared.programs[signature.name].executables.items():
+                program.add(bucket, executable)
             old = next(info for info in shared.info.signatures if info.name == signature.name)
-            return program, old.bucket_seconds
-        executables = self._compile(bundle.exported(signature.name), signature, weights)
-        program = Program(rules, executables, weights, signature.pad)
+            seconds = old.bucket_seconds
         self._prove(bundle, signature, program, goldens)
-        used = worth_using({bucket: _seconds(program, bucket, goldens[0]) for bucket in executables})
-        program.keep(tuple(used))
-        return program, used
+        return program, seconds
 
-    def _compile(
-        self, exported: Any, signature: Signature, weights: Mapping[str, jax.Array]
-    ) -> dict[int, Any]:
-        """An executable per candidate bucket. Inputs are not donated: they come from the host, which frees them."""
-        sharding = jax.sharding.SingleDeviceSharding(self._device.handle)
-        function = jax.jit(exported.call)
-        weight_specs = {
-            name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
-            for name, array in weights.items()
-        }
-        executables = {}
+    def _climb(
+        self, program: Program, compile_bucket: Callable[[int], Any], golden: Golden
+    ) -> Mapping[int, float]:
+        """Compiles and times one bucket after the other while that pays; the seconds of those worth using."""
+        seconds: dict[int, float] = {}
         for bucket in candidates(self._batch.max_batch):
+            program.add(bucket, compile_bucket(bucket))
+            seconds[bucket] = _seconds(program, bucket, golden)
+            if not still_climbing(seconds):
+                break
+        used = worth_using(seconds)
+        program.keep(used)
+        return used
+
+    def _compiler(
+        self, exported: Any, signature: Signature, weights: Mapping[str, jax.Array]
+    ) -> Callable[[int], Any]:
+        """bucket -> executable. Inputs are not donated: they come from the host, which frees them."""
+        sharding = jax.sharding.SingleDeviceSharding(self._device.handle)
+
+        def spec(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+        function = jax.jit(exported.call)
+        weight_specs = {name: spec(array.shape, array.dtype) for name, array in weights.items()}
+
+        def compile_bucket(bucket: int) -> Any:
             inputs = {
-                tensor.name: jax.ShapeDtypeStruct(
-                    (bucket, *tensor.shape[1:]), jax.numpy.dtype(tensor.dtype), sharding=sharding
-                )
+                tensor.name: spec((bucket, *map(int, tensor.shape[1:])), jax.numpy.dtype(tensor.dtype))
                 for tensor in signature.inputs
             }
-            executables[bucket] = function.lower(weight_specs, inputs).compile()
-        return executables
+            return function.lower(weight_specs, inputs).compile()
+
+        return compile_bucket
 
     def _prove(
         self, bundle: Bundle, signature: Signature, program: Program, goldens: Sequence[Golden]
@@ -202,6 +215,7 @@ def _seconds(program: Program, bucket: int, golden: Golden) -> float:
     # Two halves, so that assembling is a part of the cost as it is for requests.
     half = bucket // 2
     slices = [Slice(work, 0, half), Slice(work, half, bucket)] if half else [Slice(work, 0, bucket)]
+    program.run(bucket, slices)  # the first run of an executable also sets it up
     best, spent, runs = float("inf"), 0.0, 0
     while runs < TIMED_RUNS or (spent < TIMED_SECONDS and runs < MOST_TIMED_RUNS):
         start = time.perf_counter()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from serve_grpc.batcher import Batch, Batcher, Refusal, Scheduler, Slice, Work
-from serve_grpc.buckets import BucketChoice, candidates, worth_using
+from serve_grpc.buckets import BucketChoice, candidates, still_climbing, worth_using
 from serve_grpc.transport import Call
 
 # Every run costs the same: the largest bucket is always the best.
@@ -156,6 +156,21 @@ def test_candidate_buckets(most: int, sizes: tuple[int, ...]) -> None:
 )
 def test_a_bucket_that_adds_no_throughput_is_not_used(seconds: dict[int, float], used: list[int]) -> None:
     assert list(worth_using(seconds)) == used
+
+
+@pytest.mark.parametrize(
+    ("seconds", "goes_on"),
+    [
+        ({1: 1.0}, True),
+        ({1: 1.0, 2: 2.0}, True),
+        ({1: 1.0, 2: 2.0, 4: 4.0}, False),
+        ({1: 1.0, 2: 1.0, 4: 2.0}, True),
+        ({1: 1.0, 2: 1.0, 4: 2.0, 8: 4.0}, False),
+        ({1: 1.0, 2: 1.0, 4: 2.0, 8: 3.0}, True),
+    ],
+)
+def test_no_larger_bucket_is_tried_once_two_add_nothing(seconds: dict[int, float], goes_on: bool) -> None:
+    assert still_climbing(seconds) is goes_on
 
 
 @pytest.mark.parametrize(("waiting", "goes"), [(0, 1), (1, 1), (3, 2), (4, 4), (7, 4), (8, 8)])

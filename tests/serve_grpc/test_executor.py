@@ -62,7 +62,9 @@ class Answers:
 @pytest.mark.parametrize("overlap", [False, True])
 def test_every_request_gets_its_own_rows_and_a_failed_run_hurts_only_its_batch(overlap: bool) -> None:
     choice = BucketChoice.of({1: 1.0, 4: 1.0})
-    program = Program(RULES, {1: double, 4: double}, {}, {"x": -1})
+    program = Program(RULES, {}, {"x": -1})
+    for bucket in (1, 4):
+        program.add(bucket, double)
     scheduler, answers = Scheduler(), Answers()
     batcher = Batcher(Runnable(program, VersionMetrics(Metrics(), "m", 1, "")), choice, 10_000)
     executor = Executor(scheduler, answers.respond, overlap)
