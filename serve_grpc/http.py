@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from serve_grpc.errors import EnvironmentUnfit
 
@@ -52,6 +52,9 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     # Its default lets a second server take a port that lingers, not one in use; exit 4 must mean taken.
     allow_reuse_address = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 (their names)
+        log.debug("a page was not delivered to %s", client_address, exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):

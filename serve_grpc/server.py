@@ -51,6 +51,7 @@ def serve(settings: ServeSettings) -> int:
     device = open_device(settings.repository.cache_dir)
     if settings.repository.warm_only:
         return warm(settings, device)
+    threading.excepthook = thread_died
     server = Server(settings, device)
     with stop_signals() as stops:
         server.start()
@@ -251,6 +252,13 @@ def last_resort(seconds: float) -> None:
     timer = threading.Timer(seconds, leave)
     timer.daemon = True
     timer.start()
+
+
+def thread_died(args: threading.ExceptHookArgs) -> None:
+    """A server without its executor or its router looks alive and answers nobody: it must be started anew."""
+    name = args.thread.name if args.thread else "?"
+    log.critical("thread=%s died; leaving", name, exc_info=args.exc_value)
+    leave_at_once(4)
 
 
 def leave_at_once(code: int) -> None:
