@@ -18,7 +18,7 @@ from pathlib import Path
 from jaxport.errors import CheckFailed, ClientError, NotFit
 
 PRESET = "nano"
-PROMPT = "    def __init__(self"
+PROMPT = "raise ValueErr"
 READY_SECONDS = 120.0
 READY = re.compile(r"\bready grpc=(\S+) http=(\S+)")
 
@@ -51,7 +51,7 @@ def tour(root: Path) -> None:
     _title("serve")
     with served(root) as (address, log):
         _title("predict")
-        run("predict", PRESET, "--text", PROMPT, "--address", address)
+        run("predict", PRESET, "--text", PROMPT, "--bytes", "4", "--address", address)
         compiles = _compiles_after_ready(log)
     _title("what happened")
     _summary(root, bundle, compiles)

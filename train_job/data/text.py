@@ -41,12 +41,12 @@ class TextData:
         return {"tokens": windows.reshape(batches, _EVALUATION_ROWS, self.context + 1)}
 
     def baselines(self) -> dict[str, Baseline]:
-        """The byte-bigram model's bits per byte on the whole validation part."""
+        """The byte-bigram model's bits per byte on the very windows of the validation part that a model is scored on."""
         return {"val_bits_per_byte": Baseline("byte bigram", self._bigram)}
 
     @cached_property
     def _bigram(self) -> float:
-        return bigram_bits_per_byte(self.train, self.validation)
+        return bigram_bits_per_byte(self.train, self.evaluation("validation")["tokens"])
 
 
 def cut(corpus: Corpus, context: int) -> TextData:
@@ -73,12 +73,12 @@ def cut(corpus: Corpus, context: int) -> TextData:
 def bigram_bits_per_byte(train: np.ndarray, validation: np.ndarray) -> float:
     """Bits per byte of p(byte | previous byte), counted on `train` with add-one smoothing, on `validation`.
 
-    Both uint8 [n]. The first validation byte has no predecessor and is not scored.
+    Both uint8, [n] and [..., m]. The first byte of a window has no predecessor and is not scored.
     """
     pairs = train[:-1].astype(np.intp) * 256 + train[1:]
     counts = np.bincount(pairs, minlength=256 * 256).reshape(256, 256) + 1.0
     bits = -np.log2(counts / counts.sum(axis=1, keepdims=True))
-    return float(bits[validation[:-1], validation[1:]].mean())
+    return float(bits[validation[..., :-1], validation[..., 1:]].mean())
 
 
 def _windows(source: np.ndarray, starts: np.ndarray, context: int) -> np.ndarray:
