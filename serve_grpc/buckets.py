@@ -3,8 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# Below this gain in rows per second a larger bucket only adds latency and padding.
-LEAST_GAIN = 1.03
+# What a measurement leaves out is paid per run, not per row: handing a batch over, waking the transport, the interpreter
+# lock. So of two buckets whose rows cost about the same the larger one serves more, and a bucket is dropped only when
+# its rows cost clearly more.
+LEAST_SHARE = 0.8  # of the best rate in rows per second, below which a larger bucket only adds latency
+ABOUT_THE_SAME = 0.9
+LEAST_GAIN = 1.03  # over every smaller bucket, to count as adding throughput
+TRIES = 3  # buckets in a row that may add nothing before larger ones are not tried
 
 
 def candidates(max_batch: int) -> tuple[int, ...]:
@@ -18,7 +23,7 @@ def candidates(max_batch: int) -> tuple[int, ...]:
 
 
 def worth_using(seconds: Mapping[int, float]) -> dict[int, float]:
-    """The buckets that add throughput over every smaller one. The smallest always stays.
+    """The buckets that do not cost throughput. The smallest always stays.
 
     seconds: bucket -> measured seconds of one run.
     """
@@ -26,23 +31,29 @@ def worth_using(seconds: Mapping[int, float]) -> dict[int, float]:
     best = 0.0
     for bucket in sorted(seconds):
         rate = bucket / seconds[bucket]
-        if not used or rate > best * LEAST_GAIN:
+        if not used or rate >= best * LEAST_SHARE:
             used[bucket] = seconds[bucket]
-            best = rate
+        best = max(best, rate)
     return used
 
 
 def still_climbing(seconds: Mapping[int, float]) -> bool:
-    """False once the two largest buckets measured add nothing: larger ones will not either."""
-    return not set(sorted(seconds)[-2:]).isdisjoint(worth_using(seconds))
+    """False once the last few buckets measured added nothing: larger ones will not either."""
+    best, idle = 0.0, 0
+    for bucket in sorted(seconds):
+        rate = bucket / seconds[bucket]
+        idle = 0 if rate > best * LEAST_GAIN else idle + 1
+        best = max(best, rate)
+    return idle < TRIES
 
 
 @dataclass(frozen=True)
 class BucketChoice:
     """Tables over the number of rows n, 0 to the largest bucket, so that a batch costs one look-up.
 
-    covering[n]: the smallest bucket that holds n rows. target[n]: the bucket with the most useful rows per second
-    when n wait: 33 rows go as a full 32 and a 1 where cost grows with size, and as a padded 64 where it does not.
+    covering[n]: the smallest bucket that holds n rows. target[n]: the bucket to fill when n wait: the one
+    that serves most of them at about the best rate of useful rows. 33 rows go as a full 32 and a 1 where cost grows
+    with size, and as a padded 64 where it does not.
     """
 
     covering: tuple[int, ...]
@@ -59,5 +70,10 @@ class BucketChoice:
         buckets = sorted(seconds)
         rows = range(buckets[-1] + 1)
         covering = tuple(next(b for b in buckets if b >= n) for n in rows)
-        target = tuple(max(buckets, key=lambda b: (min(n, b) / seconds[b], -b)) for n in rows)
-        return cls(covering, target)
+        return cls(covering, tuple(_target(n, seconds) for n in rows))
+
+
+def _target(waiting: int, seconds: Mapping[int, float]) -> int:
+    rates = {bucket: min(waiting, bucket) / cost for bucket, cost in seconds.items()}
+    good = [bucket for bucket, rate in rates.items() if rate >= max(rates.values()) * ABOUT_THE_SAME]
+    return max(good, key=lambda bucket: (min(waiting, bucket), -bucket))
