@@ -2,6 +2,7 @@
 PY   := .venv/bin/python
 MARK := .venv/.installed
 PIP  := --quiet --disable-pip-version-check --no-deps
+WORKERS ?= 2
 
 .PHONY: help setup run test check bench format proto lock clean
 
@@ -24,7 +25,7 @@ run: $(MARK)  ## train, export, serve and predict on this machine's CPU
 	@$(PY) -m jaxport.tour
 
 test: $(MARK)  ## the whole test suite
-	@$(PY) -m pytest
+	@$(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 check: $(MARK)  ## format, lint, types, generated code
 	@$(PY) -m ruff format --check --quiet . || { echo "make format puts it right"; exit 1; }

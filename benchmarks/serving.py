@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 from converters import TensorSpec, export_bundle
-from jaxport.client import MAX_MESSAGE_BYTES
 from jaxport.load import Load, run_load
+from jaxport.message_size import DEFAULT_BYTES
 from jaxport.scrape import difference, scrape
 from jaxport.tensors import array_to_tensor
 from jaxport.tour import served
@@ -98,7 +98,7 @@ def served_round(
         array_to_tensor(rule.name, np.zeros((1, *rule.tail), rule.dtype)) for rule in program.rules.inputs
     ]
     request = wire.PredictRequest(model=model, inputs=tensors).SerializeToString()
-    load = Load(address, [request], CONCURRENCY, seconds, timeout=60.0, max_message_bytes=MAX_MESSAGE_BYTES)
+    load = Load(address, [request], CONCURRENCY, seconds, timeout=60.0, max_message_bytes=DEFAULT_BYTES)
     before = scrape(http)
     tally = run_load(load, processes=min(os.cpu_count() or 1, 4))
     after = scrape(http)

@@ -15,13 +15,13 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from jaxport.errors import ServerError
+from jaxport.message_size import DEFAULT_BYTES
 from jaxport.tensors import TensorError, array_to_tensor, tensor_to_array
 from jaxport.wire import prediction_pb2 as wire
 
 __all__ = ["Client", "ServerError"]
 
 SERVICE = "/jaxport.v1.PredictionService/"
-MAX_MESSAGE_BYTES = 32 << 20  # what a server takes unless it is told otherwise
 # A name that resolves to several servers (a headless Service) is used in turn, and a lost one is left out.
 SERVICE_CONFIG = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
 
@@ -38,7 +38,7 @@ class Client:
         address: str = "localhost:8500",
         *,
         timeout: float | None = 30.0,
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        max_message_bytes: int = DEFAULT_BYTES,
         credentials: grpc.ChannelCredentials | None = None,
     ) -> None:
         options = channel_options(max_message_bytes)

@@ -1,9 +1,9 @@
 """The flags of `jaxport serve` and `python -m serve_grpc`, and the settings they make."""
 
 import argparse
-import re
 from pathlib import Path
 
+from jaxport.message_size import DEFAULT, message_size
 from serve_grpc.errors import ConfigError
 from serve_grpc.settings import (
     BatchSettings,
@@ -12,10 +12,6 @@ from serve_grpc.settings import (
     RepositorySettings,
     ServeSettings,
 )
-
-UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-# grpcio keeps its limits in a C int.
-LARGEST_MESSAGE = 2**31 - 1
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -51,9 +47,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     flag("--warm-only", action="store_true", help="fill --cache-dir and exit")
     flag(
         "--max-message-bytes",
-        default="32MiB",
+        default=DEFAULT,
         metavar="N",
-        help="largest message, with unit (default: 32MiB)",
+        help="largest message, with unit (default: %(default)s)",
     )
     flag(
         "--max-queue",
@@ -105,14 +101,10 @@ def settings_from(flags: argparse.Namespace) -> ServeSettings:
 
 def message_bytes(text: str) -> int:
     """Bytes of `32MiB`, `4MB`, `100000`. Raises ConfigError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
-    unit = UNITS.get(match[2].lower()) if match else None
-    if match is None or unit is None:
-        raise ConfigError(f"--max-message-bytes {text!r} is not a size; write it like 32MiB, 4MB or 100000")
-    size = int(float(match[1]) * unit)
-    if not 1 <= size <= LARGEST_MESSAGE:
-        raise ConfigError(f"--max-message-bytes {text!r} is {size} bytes; needed: 1 to {LARGEST_MESSAGE}")
-    return size
+    try:
+        return message_size(text)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _check_ranges(flags: argparse.Namespace) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-MIB = 1024 * 1024
+from jaxport.message_size import DEFAULT_BYTES
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class ListenSettings:
     grpc_socket: Path | None = None
     http_port: int = 8501
     transport: str = "auto"
-    max_message_bytes: int = 32 * MIB
+    max_message_bytes: int = DEFAULT_BYTES
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxport.client import Client
 from jaxport.errors import CheckFailed, NotFit, UsageError
-from jaxport.flags import add_connection_flags, client_from, parse_size
+from jaxport.flags import add_connection_flags, client_from, message_bytes
 from jaxport.load import Load, Tally, run_load
 from jaxport.scrape import Scrape, difference, scrape
 from jaxport.tensors import array_to_tensor
@@ -133,7 +133,7 @@ def _measure(
         concurrency=concurrency,
         seconds=options.seconds,
         timeout=options.timeout,
-        max_message_bytes=parse_size(options.max_message_bytes),
+        max_message_bytes=message_bytes(options),
         rate=options.rate,
     )
     processes = min(options.processes or min(os.cpu_count() or 1, MOST_PROCESSES), concurrency)

@@ -18,8 +18,8 @@ def blocks(language: str) -> list[str]:
 def test_your_own_function_goes_from_its_ten_lines_to_an_answer(tmp_path: Path) -> None:
     export, ask = blocks("python")
     subprocess.run([sys.executable, "-c", export], cwd=tmp_path, check=True)
-    with running_server(tmp_path / "work" / "models", tmp_path / "log", "--max-batch", "2") as server:
-        code = ask.replace("localhost:8500", server.address)
+    with running_server(tmp_path / "work" / "models", "--max-batch", "2") as server:
+        code = ask.replace("localhost:8500", server.grpc)
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert re.fullmatch(r"\[\[[-0-9. e]+\]\]", done.stdout.strip())
 

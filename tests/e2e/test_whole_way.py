@@ -1,7 +1,6 @@
 """Text -> training -> checkpoint -> bundle -> server -> Predict, by the commands alone."""
 
 import json
-import signal
 import threading
 import time
 from pathlib import Path
@@ -54,8 +53,8 @@ def test_an_earlier_step_and_the_best_one_can_be_exported(made: Made, tmp_path: 
 
 
 def test_one_server_answers_both_models(made: Made, tmp_path: Path) -> None:
-    with running_server(made.models, tmp_path / "log", "--max-batch", "8") as server:
-        at = ("--address", server.address)
+    with running_server(made.models, "--max-batch", "8") as server:
+        at = ("--address", server.grpc)
         text = jaxport("predict", "nano", "--text", "the quick ", "--bytes", "8", "--json", *at)
         assert len(json.loads(text.stdout)["continuation"]) == 8, text.stderr
         pixels = get_preset("digits").example_inputs(4, seed=0)["pixels"]
@@ -66,7 +65,7 @@ def test_one_server_answers_both_models(made: Made, tmp_path: Path) -> None:
 
 def test_every_request_accepted_before_sigterm_is_answered(made: Made, tmp_path: Path) -> None:
     """Closed loops on two models; every call ends with its answer or with the refusal of a server that is leaving."""
-    with running_server(made.models, tmp_path / "log", "--max-batch", "8", "--drain-delay", "0.5") as server:
+    with running_server(made.models, "--max-batch", "8", "--drain-delay", "0.5") as server:
         inputs = {
             "nano": get_preset("nano").example_inputs(1, seed=0),
             "digits": get_preset("digits").example_inputs(1, seed=0),
@@ -74,7 +73,7 @@ def test_every_request_accepted_before_sigterm_is_answered(made: Made, tmp_path:
         answered, refused, wrong = [], [], []
 
         def caller(model: str) -> None:
-            with Client(server.address) as client:
+            with Client(server.grpc) as client:
                 while not refused or refused[0] > time.monotonic() - 1:
                     try:
                         client.predict(model, inputs[model])
@@ -88,11 +87,11 @@ def test_every_request_accepted_before_sigterm_is_answered(made: Made, tmp_path:
             thread.start()
         time.sleep(1.5)
         told = time.monotonic()
-        server.process.send_signal(signal.SIGTERM)
+        server.signal()
         for thread in threads:
             thread.join(timeout=60)
             assert not thread.is_alive()
-        assert server.process.wait(timeout=30) == 0
+        assert server.wait() == 0
         assert wrong == []
         assert max(answered) > told, "it goes on answering while it drains"
 
@@ -104,8 +103,8 @@ def test_a_new_version_is_served_without_a_restart_or_a_lost_request(made: Made,
     shutil.copytree(made.models / "digits" / "1", models / "digits" / "1")
     inputs = get_preset("digits").example_inputs(1, seed=0)
     with (
-        running_server(models, tmp_path / "log", "--max-batch", "8") as server,
-        Client(server.address) as client,
+        running_server(models, "--max-batch", "8") as server,
+        Client(server.grpc) as client,
     ):
         done = jaxport("export", "--run", "digits", "--root", str(made.root), "--name", "digits-again")
         assert done.returncode == 0, done.stderr
@@ -115,7 +114,7 @@ def test_a_new_version_is_served_without_a_restart_or_a_lost_request(made: Made,
         deadline = time.monotonic() + 30
         while client.model("digits").version != 2:
             client.predict("digits", inputs)
-            assert time.monotonic() < deadline, server.log.read_text()
+            assert time.monotonic() < deadline, "".join(server.lines)
         client.predict("digits", inputs)
 
 

@@ -19,7 +19,7 @@ _FIRST_SAVE_S = 120.0
 
 
 def start(root: Path) -> subprocess.Popen[bytes]:
-    """The command of the specification, with more saves to be killed in (upkeep does not change the weights)."""
+    """nano for 60 steps, with more saves to be killed in: upkeep does not change the weights."""
     command = [
         sys.executable,
         "-m",

@@ -10,7 +10,8 @@ import pytest
 from converters import TensorSpec, export_bundle
 from jaxport import Client
 from tests.converters.conftest import export_iris
-from tests.servers import RunningServer, running_server
+from tests.server_process import ServerProcess
+from tests.servers import running_server
 
 CONTEXT = 16
 USAGE = {
@@ -28,7 +29,7 @@ def next_letter(params: Any, tokens: jax.Array) -> jax.Array:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     root = tmp_path_factory.mktemp("served")
     export_iris(root / "models" / "iris" / "1")
     export_bundle(
@@ -40,11 +41,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         example={"tokens": np.arange(4 * CONTEXT, dtype=np.int32).reshape(4, CONTEXT)},
         usage=USAGE,
     )
-    with running_server(root / "models", root / "serve.log", "--max-batch", "8") as running:
+    with running_server(root / "models", "--max-batch", "8") as running:
         yield running
 
 
 @pytest.fixture
-def client(server: RunningServer) -> Iterator[Client]:
-    with Client(server.address) as opened:
+def client(server: ServerProcess) -> Iterator[Client]:
+    with Client(server.grpc) as opened:
         yield opened

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from jaxport.cli import COMMANDS, main
-from tests.servers import RunningServer, jaxport
+from tests.server_process import ServerProcess
+from tests.servers import jaxport
 
 
 def test_every_command_has_help() -> None:
@@ -54,49 +55,45 @@ def test_no_server_is_exit_code_4() -> None:
     assert "no server at 127.0.0.1:1" in done.stderr
 
 
-def test_predict_from_json_and_from_a_file(server: RunningServer, tmp_path: Path) -> None:
+def test_predict_from_json_and_from_a_file(server: ServerProcess, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([[5.1, 3.5, 1.4, 0.2]], np.float32))
-    at = ("--address", server.address, "--json")
+    at = ("--address", server.grpc, "--json")
     from_json = jaxport("predict", "iris", "--input", "x=[[5.1,3.5,1.4,0.2]]", *at)
     from_file = jaxport("predict", "iris", "--input", f"x=@{tmp_path / 'x.npy'}", *at)
     assert json.loads(from_json.stdout) == json.loads(from_file.stdout)
     assert len(json.loads(from_json.stdout)["logits"][0]) == 3
 
 
-def test_predict_writes_the_outputs_to_a_file(server: RunningServer, tmp_path: Path) -> None:
+def test_predict_writes_the_outputs_to_a_file(server: ServerProcess, tmp_path: Path) -> None:
     out = tmp_path / "y.npz"
-    done = jaxport(
-        "predict", "iris", "--input", "x=[[1,2,3,4]]", "--address", server.address, "--out", str(out)
-    )
+    done = jaxport("predict", "iris", "--input", "x=[[1,2,3,4]]", "--address", server.grpc, "--out", str(out))
     assert done.returncode == 0, done.stderr
     with np.load(out) as outputs:
         assert outputs["logits"].shape == (1, 3)
 
 
-def test_predict_continues_text_byte_by_byte(server: RunningServer) -> None:
+def test_predict_continues_text_byte_by_byte(server: ServerProcess) -> None:
     """The prompt is longer than the model's context, which slides along."""
     prompt = "0123456789abcdefghij"
-    done = jaxport(
-        "predict", "letters", "--text", prompt, "--bytes", "5", "--address", server.address, "--json"
-    )
+    done = jaxport("predict", "letters", "--text", prompt, "--bytes", "5", "--address", server.grpc, "--json")
     answer = json.loads(done.stdout)
     assert answer["continuation"] == "klmno"
     assert answer["next"][0]["byte"] == ord("k") and answer["next"][0]["probability"] > 0.9
 
 
-def test_text_for_a_model_that_takes_none_is_refused(server: RunningServer) -> None:
-    done = jaxport("predict", "iris", "--text", "hello", "--address", server.address)
+def test_text_for_a_model_that_takes_none_is_refused(server: ServerProcess) -> None:
+    done = jaxport("predict", "iris", "--text", "hello", "--address", server.grpc)
     assert done.returncode == 2
     assert "iris version 1 is no byte-level language model" in done.stderr
 
 
-def test_a_served_refusal_is_one_line(server: RunningServer) -> None:
-    done = jaxport("predict", "none", "--input", "x=1", "--address", server.address)
+def test_a_served_refusal_is_one_line(server: ServerProcess) -> None:
+    done = jaxport("predict", "none", "--input", "x=1", "--address", server.grpc)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "NOT_FOUND" in done.stderr and "iris" in done.stderr
 
 
-def test_bench_counts_what_the_server_did(server: RunningServer, tmp_path: Path) -> None:
+def test_bench_counts_what_the_server_did(server: ServerProcess, tmp_path: Path) -> None:
     plot = tmp_path / "bench.png"
     flags = (
         "--concurrency",
@@ -109,7 +106,7 @@ def test_bench_counts_what_the_server_did(server: RunningServer, tmp_path: Path)
         "--plot",
         str(plot),
     )
-    done = jaxport("bench", "iris", "--address", server.address, *flags)
+    done = jaxport("bench", "iris", "--address", server.grpc, *flags)
     assert done.returncode == 0, done.stderr
     one, many = json.loads(done.stdout)
     for result in (one, many):
@@ -123,23 +120,23 @@ def test_bench_counts_what_the_server_did(server: RunningServer, tmp_path: Path)
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_bench_at_a_rate_starts_requests_by_the_clock(server: RunningServer) -> None:
+def test_bench_at_a_rate_starts_requests_by_the_clock(server: ServerProcess) -> None:
     flags = ("--concurrency", "32", "--rate", "50", "--seconds", "2", "--http-address", server.http, "--json")
-    (result,) = json.loads(jaxport("bench", "iris", "--address", server.address, *flags).stdout)
+    (result,) = json.loads(jaxport("bench", "iris", "--address", server.grpc, *flags).stdout)
     assert result["requests"] == 100
     assert result["seconds"] >= 1.9
 
 
-def test_bench_without_metrics_says_so_and_goes_on(server: RunningServer) -> None:
+def test_bench_without_metrics_says_so_and_goes_on(server: ServerProcess) -> None:
     flags = ("--concurrency", "1", "--seconds", "0.5", "--http-address", "127.0.0.1:1", "--json")
-    done = jaxport("bench", "iris", "--address", server.address, *flags)
+    done = jaxport("bench", "iris", "--address", server.grpc, *flags)
     (result,) = json.loads(done.stdout)
     assert result["server_cpu_us_per_request"] is None and result["errors"] == 0
     assert "no metrics at 127.0.0.1:1" in done.stderr
 
 
-def test_inspect_says_how_to_call(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
-    models = server.log.parent / "models"
+def test_inspect_says_how_to_call(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    models = server.models
     assert main(["inspect", str(models / "iris" / "1")]) == 0
     text = capsys.readouterr().out
     for said in (
@@ -156,10 +153,10 @@ def test_inspect_says_how_to_call(server: RunningServer, capsys: pytest.CaptureF
     assert "stablehlo.dot_general" in text and "dot_general 4" in text.splitlines()[-1]
 
 
-def test_verify_of_an_altered_bundle_is_exit_code_3(server: RunningServer, tmp_path: Path) -> None:
+def test_verify_of_an_altered_bundle_is_exit_code_3(server: ServerProcess, tmp_path: Path) -> None:
     import shutil
 
-    copy = Path(shutil.copytree(server.log.parent / "models" / "iris" / "1", tmp_path / "1"))
+    copy = Path(shutil.copytree(server.models / "iris" / "1", tmp_path / "1"))
     assert jaxport("verify", str(copy)).returncode == 0
     program = copy / "programs" / "predict.jaxexport"
     program.write_bytes(program.read_bytes()[:-1])

@@ -95,7 +95,7 @@ def test_no_server_is_said_with_what_to_do() -> None:
 
 def test_one_limit_holds_for_the_client_too(client: Client, server) -> None:
     with (
-        Client(server.address, max_message_bytes=1 << 10) as small,
+        Client(server.grpc, max_message_bytes=1 << 10) as small,
         pytest.raises(
             ServerError, match="raise max_message_bytes here and --max-message-bytes at the server"
         ) as refusal,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.serve_grpc import bundles
-from tests.serve_grpc.running import ServerProcess
+from tests.server_process import ServerProcess
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxport.wire import prediction_pb2 as pb
-from tests.serve_grpc.running import SERVICE, ServerProcess, predict_call, request, tensor
+from tests.server_process import SERVICE, ServerProcess, predict_call, request, tensor
 
 X = np.ones((2, 4), np.float32)
 TOKENS = np.zeros((1, 8), np.int64)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.serve_grpc.running import ROOT, ServerProcess, connect, eventually, predict_call, publish, request
+from tests.server_process import ROOT, ServerProcess, connect, eventually, predict_call, publish, request
 
 
 def test_http_says_how_it_is(server: ServerProcess) -> None:

@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 import pytest
 
-from tests.serve_grpc.running import ServerProcess, eventually, predict_call, request
+from tests.server_process import ServerProcess, eventually, predict_call, request
 
 X = np.ones((1, 1), np.float32)
 
@@ -49,17 +49,22 @@ def test_a_full_queue_answers_at_once_and_the_others_are_answered(server: Server
     idle(server)
 
 
-def test_full_is_said_in_milliseconds(server: ServerProcess) -> None:
+def test_full_is_said_before_the_device_has_done_anything(server: ServerProcess) -> None:
+    """Counted in runs of the slow model, which take longer on a busy machine, and not in seconds."""
+    runs = []
     with kept_full(server):
-        waits = []
         for _ in range(12):
-            started = time.monotonic()
+            before = slow_runs(server)
             answer = predict_call(server.channel).future(request("slow", {"x": X}), timeout=30)
             if answer.exception(timeout=30) is not None:
-                waits.append(time.monotonic() - started)
-    assert len(waits) > 2
-    assert statistics.median(waits) < 0.5 * run_seconds(server), waits
+                runs.append(slow_runs(server) - before)
+    assert len(runs) > 2
+    assert statistics.median(runs) <= 1, runs
     idle(server)
+
+
+def slow_runs(server: ServerProcess) -> float:
+    return server.metric("jaxport_batch_rows_count", model="slow")
 
 
 @contextmanager
@@ -92,7 +97,7 @@ def test_a_request_larger_than_the_queue_is_split_not_refused(server: ServerProc
 
 def test_a_deadline_that_passes_in_the_queue_is_not_run(server: ServerProcess) -> None:
     call = predict_call(server.channel)
-    runs = server.metric("jaxport_batch_rows_count", model="slow")
+    runs = slow_runs(server)
     ahead = [call.future(request("slow", {"x": X}), timeout=30) for _ in range(3)]
     time.sleep(0.02)
     with pytest.raises(grpc.RpcError) as late:
@@ -101,15 +106,15 @@ def test_a_deadline_that_passes_in_the_queue_is_not_run(server: ServerProcess) -
     for answer in ahead:
         answer.result(timeout=30)
     idle(server)
-    eventually(lambda: server.metric("jaxport_batch_rows_count", model="slow") >= runs + 4, "four runs")
-    assert server.metric("jaxport_batch_rows_count", model="slow") == runs + 4
+    eventually(lambda: slow_runs(server) >= runs + 4, "four runs")
+    assert slow_runs(server) == runs + 4
     shed = server.metric("jaxport_shed_total", model="slow")
     assert shed > server.metric("jaxport_shed_total", model="slow", reason="queue_full")
 
 
 def test_a_cancelled_request_is_not_run(server: ServerProcess) -> None:
     call = predict_call(server.channel)
-    runs = server.metric("jaxport_batch_rows_count", model="slow")
+    runs = slow_runs(server)
     before = server.metric("jaxport_shed_total", model="slow", reason="cancelled")
     ahead = [call.future(request("slow", {"x": X}), timeout=30) for _ in range(2)]
     time.sleep(0.05)
@@ -120,22 +125,17 @@ def test_a_cancelled_request_is_not_run(server: ServerProcess) -> None:
     for answer in ahead:
         answer.result(timeout=30)
     idle(server)
-    eventually(lambda: server.metric("jaxport_batch_rows_count", model="slow") >= runs + 3, "three runs")
-    assert server.metric("jaxport_batch_rows_count", model="slow") == runs + 3
+    eventually(lambda: slow_runs(server) >= runs + 3, "three runs")
+    assert slow_runs(server) == runs + 3
     assert server.metric("jaxport_shed_total", model="slow", reason="cancelled") == before + 2
 
 
 def test_a_slow_model_delays_a_fast_one_by_one_batch(server: ServerProcess) -> None:
+    """Four runs of the slow model always wait; one or two end while the fast one's request is on its way."""
     with kept_full(server):
-        waits = []
+        runs = []
         for _ in range(10):
-            started = time.monotonic()
+            before = slow_runs(server)
             server.predict("echo", {"x": np.ones((1, 2), np.float32)})
-            waits.append(time.monotonic() - started)
-    assert statistics.median(waits) < 2 * run_seconds(server) + 0.05, waits
-
-
-def run_seconds(server: ServerProcess) -> float:
-    """Mean seconds of a run of the slow model so far."""
-    total = server.metric("jaxport_device_seconds_sum", model="slow")
-    return total / server.metric("jaxport_device_seconds_count", model="slow")
+            runs.append(slow_runs(server) - before)
+    assert statistics.median(runs) <= 2, runs

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.serve_grpc.bundles import mlp, mlp_params
-from tests.serve_grpc.running import ServerProcess, predict_call, request
+from tests.server_process import ServerProcess, predict_call, request
 
 
 def wanted(x: np.ndarray, seed: int = 0) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.serve_grpc import bundles
-from tests.serve_grpc.running import ServerProcess, eventually, predict_call, publish, request
+from tests.server_process import ServerProcess, eventually, predict_call, publish, request
 
 X = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
 

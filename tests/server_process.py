@@ -21,17 +21,18 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from jaxport.wire import prediction_pb2 as pb
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 SERVICE = "/jaxport.v1.PredictionService/"
 
 
 class ServerProcess:
-    """`python -m serve_grpc` on free ports. Use as a context manager; leaving it kills what still runs."""
+    """`jaxport serve` on free ports. Use as a context manager; leaving it kills what still runs."""
 
     def __init__(self, models: Path, *flags: str, grpc_port: int = 0) -> None:
-        command = [sys.executable, "-m", "serve_grpc", "--models", str(models), "--http-port", "0"]
+        command = [sys.executable, "-m", "jaxport", "serve", "--models", str(models), "--http-port", "0"]
         if "--grpc-socket" not in flags:
             command += ["--grpc-port", str(grpc_port)]
+        self.models = models
         self.lines: list[str] = []
         self._process = subprocess.Popen(
             [*command, "--poll-seconds", "0.2", "--drain-delay", "0", *flags],
