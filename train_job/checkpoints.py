@@ -44,13 +44,18 @@ class StepInfo:
     metrics: dict[str, float]
 
 
+def _directory(run_dir: Path) -> Path:
+    """Orbax refuses relative paths, with a warning where an error is due."""
+    return (run_dir / CHECKPOINTS).absolute()
+
+
 def list_steps(run_dir: Path) -> list[StepInfo]:
     """The complete checkpoints of a run, ascending by step."""
-    names = (path.name for path in (run_dir / CHECKPOINTS).glob("*") if path.name.isdecimal())
+    names = (path.name for path in _directory(run_dir).glob("*") if path.name.isdecimal())
     found = []
     for step in sorted(map(int, names)):
         try:
-            found.append(StepInfo(step, _recorded_metrics(run_dir / CHECKPOINTS / str(step))))
+            found.append(StepInfo(step, _recorded_metrics(_directory(run_dir) / str(step))))
         except (OSError, ValueError):
             continue  # a trainer is deleting it right now, or was killed while doing so
     return found
@@ -85,7 +90,7 @@ def load_params(run_dir: Path, step: int) -> dict[str, jax.Array]:
         from the model's.
     """
     preset = get_preset(read_run(run_dir).preset)
-    path = run_dir / CHECKPOINTS / str(choose_step(run_dir, step).step)
+    path = _directory(run_dir) / str(choose_step(run_dir, step).step)
     try:
         return _load(path, {"params": skeleton(preset.model).abstract})["params"]
     except (OSError, ValueError) as error:
@@ -102,7 +107,7 @@ class Checkpoints:
     """
 
     def __init__(self, run_dir: Path, upkeep: Upkeep) -> None:
-        self._directory = run_dir / CHECKPOINTS
+        self._directory = _directory(run_dir)
         self._pending: tuple[int, ocp.AsyncResponse[bool]] | None = None
         # Typed more loosely: the policies' signatures and the protocol they are passed as differ in one class.
         self._log_level = _ORBAX_LOG.level
@@ -240,8 +245,9 @@ def _recorded_metrics(path: Path) -> dict[str, float]:
 def _load(path: Path, abstract: Abstract) -> dict[str, dict[str, jax.Array]]:
     """Loads exactly `abstract`. Orbax would cast another dtype in silence and misname another shape."""
     for item, wanted in abstract.items():
+        # None where an item's own metadata cannot be read: then each of its keys is absent.
         stored: Any = ocp.metadata(str(path), checkpointable_name=item).metadata
-        _require_equal(path, item, stored, wanted)
+        _require_equal(path, item, stored or {}, wanted)
     placed = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     targets = {
         item: {

@@ -21,18 +21,17 @@ class Made:
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """nano for a few steps on a small text, and digits, both exported."""
-    root = tmp_path_factory.mktemp("root")
-    text = root / "text.txt"
-    text.write_text(TEXT)
-    flags = ("--root", str(root))
+    """nano for a few steps on a small text, and digits, both exported; in ./work, as by default."""
+    folder = tmp_path_factory.mktemp("a folder")
+    (folder / "text.txt").write_text(TEXT)
     short = ("--set", "eval_every=20", "--set", "checkpoint_every=20", "--set", "warmup_steps=5")
     for command in (
-        ("train", "--preset", "nano", "--steps", "40", "--data", str(text), *short),
+        ("train", "--preset", "nano", "--steps", "40", "--data", "text.txt", *short),
         ("export", "--run", "nano"),
         ("train", "--preset", "digits", "--steps", "100", *short),
         ("export", "--run", "digits"),
     ):
-        done = jaxport(*command, *flags)
+        done = jaxport(*command, cwd=folder)
         assert done.returncode == 0, done.stderr
-    return Made(root)
+        assert "WARNING" not in done.stderr
+    return Made(folder / "work")
