@@ -8,6 +8,7 @@ Digests give integrity, not authenticity: whoever can write the volume is truste
 """
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ MANIFEST = "manifest.json"
 MANIFEST_DIGEST = "manifest.json.sha256"
 WEIGHTS = "weights"
 CHUNK = 1 << 20
+LARGEST_VERSION = 2**63 - 1  # the wire's int64
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def list_versions(model_dir: Path) -> list[int]:
@@ -31,17 +34,28 @@ def list_versions(model_dir: Path) -> list[int]:
         names = [entry.name for entry in model_dir.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    numbers = [int(name) for name in names if name.isascii() and name.isdigit() and not name.startswith("0")]
+    numbers = [number for name in names if (number := parse_version(name)) is not None]
     return sorted(n for n in numbers if (model_dir / str(n) / MANIFEST).is_file())
 
 
+def parse_version(name: str) -> int | None:
+    """The version that a folder's name says: a positive int64 without leading zeros; None for any other name."""
+    if (
+        not (name.isascii() and name.isdigit())
+        or name.startswith("0")
+        or len(name) > len(str(LARGEST_VERSION))
+    ):
+        return None
+    return int(name) if int(name) <= LARGEST_VERSION else None
+
+
 def list_models(models_root: Path) -> list[str]:
-    """Names of the folders that hold at least one version, sorted. Hidden names are ignored."""
+    """Names of the folders that hold at least one version, sorted. What is no model's name is ignored."""
     try:
         entries = sorted(models_root.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [e.name for e in entries if not e.name.startswith(".") and e.is_dir() and list_versions(e)]
+    return [e.name for e in entries if MODEL_NAME.fullmatch(e.name) and e.is_dir() and list_versions(e)]
 
 
 @dataclass(frozen=True)
@@ -54,7 +68,7 @@ class Bundle:
     @property
     def version(self) -> int:
         """The folder's number; 0 for a bundle that lies under another name."""
-        return int(self.path.name) if self.path.name.isdigit() else 0
+        return parse_version(self.path.absolute().name) or 0
 
     @property
     def swap_key(self) -> str:
@@ -72,7 +86,7 @@ class Bundle:
         signature = self.signature(name)
         data = self.read(signature.program)
         try:
-            return jax.export.deserialize(bytearray(data))
+            exported = jax.export.deserialize(bytearray(data))
         # The format has no error type of its own: flatbuffers, MLIR and jax raise what they like.
         except Exception as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -81,6 +95,8 @@ class Bundle:
                 f"written by jaxlib {self.manifest.jaxlib_version} and loads in releases until "
                 f"{self.manifest.window_ends}: export it again"
             ) from error
+        _check_against_manifest(exported, self.manifest, signature, self.path / MANIFEST)
+        return exported
 
     def load_weights(self) -> dict[str, np.ndarray]:
         """Every weight by name, on the host. Each array's own digest is checked after parsing."""
@@ -89,8 +105,13 @@ class Bundle:
         from orbax.checkpoint import v1 as ocp
 
         specs = self.manifest.weights
-        stored = {w.name: np.empty(w.shape, np.dtype(w.dtype)) for w in specs if 0 not in w.shape}
-        loaded = ocp.load(str((self.path / WEIGHTS).absolute()), stored) if stored else {}
+        try:
+            stored = {w.name: np.empty(w.shape, np.dtype(w.dtype)) for w in specs if 0 not in w.shape}
+            loaded = ocp.load(str((self.path / WEIGHTS).absolute()), stored) if stored else {}
+        # Orbax and TensorStore have a dozen types for weights that are not what the manifest says they are.
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise BundleError(f"{self.path / WEIGHTS}: not the weights of {MANIFEST} ({reason})") from error
         weights: dict[str, np.ndarray] = {}
         for spec in specs:
             # Orbax stores no array without elements; the manifest knows all there is to know of one.
@@ -114,8 +135,13 @@ class Bundle:
 
         `platform` is jax.export's name for the device: "cpu", "cuda".
         """
-        tolerances = self.manifest.tolerances[platform]
-        wanted = {output: tolerances[f"{name}/{output}"] for output in golden.outputs}
+        try:
+            tolerances = self.manifest.tolerances[platform]
+            wanted = {output: tolerances[f"{name}/{output}"] for output in golden.outputs}
+        except KeyError as missing:
+            raise BundleError(
+                f"{self.path / MANIFEST}: has no tolerance for {missing} on {platform}"
+            ) from None
         what = f"{self.path} {name} batch {golden.batch} on {platform}"
         return check_outputs(outputs, golden.outputs, wanted, what)
 
@@ -149,6 +175,7 @@ class Bundle:
     def _check_file(self, name: str) -> None:
         path, wanted = self.path / name, self.manifest.files[name]
         digest, size = hashlib.sha256(), 0
+        _require_file(path)
         try:
             with path.open("rb") as file:
                 while chunk := file.read(CHUNK):
@@ -202,7 +229,35 @@ def _files(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*")) if not path.is_dir())
 
 
+def _require_file(path: Path) -> None:
+    """A pipe would be waited for without end."""
+    if path.exists() and not path.is_file():
+        raise BundleError(f"{path}: not a regular file")
+
+
+def _check_against_manifest(
+    exported: jax.export.Exported, manifest: Manifest, signature: Signature, source: Path
+) -> None:
+    """The manifest's names, dtypes and shapes are those of the program; BundleError names the first that is not."""
+    (weights, inputs), _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
+    outputs = jax.tree.unflatten(exported.out_tree, exported.out_avals)
+    for kind, listed, found in (
+        ("weight", manifest.weights, weights),
+        ("input", signature.inputs, inputs),
+        ("output", signature.outputs, outputs),
+    ):
+        said = {t.name: f"{t.dtype}[{', '.join(map(str, t.shape))}]" for t in listed}
+        has = {name: f"{a.dtype.name}[{', '.join(map(str, a.shape))}]" for name, a in found.items()}
+        for name in sorted(said.keys() | has.keys()):
+            if said.get(name) != has.get(name):
+                raise BundleError(
+                    f"{source}: {kind} {name!r} of {signature.name!r} is {said.get(name, 'absent')}, "
+                    f"the program has {has.get(name, 'none of that name')}"
+                )
+
+
 def _read(path: Path) -> bytes:
+    _require_file(path)
     try:
         return path.read_bytes()
     except OSError as error:

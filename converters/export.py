@@ -18,7 +18,7 @@ import jax
 import jax.export
 import numpy as np
 
-from converters.bundle import MANIFEST, MANIFEST_DIGEST, WEIGHTS, array_sha256, digest_line
+from converters.bundle import MANIFEST, MANIFEST_DIGEST, WEIGHTS, array_sha256, digest_line, parse_version
 from converters.errors import BadSpec, ExportRefused, PlatformMissing
 from converters.golden import pack_goldens
 from converters.manifest import FileDigest, Manifest, Signature, TensorInfo, WeightSpec
@@ -95,8 +95,10 @@ def parse_version_name(name: str) -> int | None:
     """A version as a path or a flag has it; None is the next free one."""
     if name == "next":
         return None
-    if not (name.isascii() and name.isdigit()) or int(name) < 1 or name.startswith("0"):
-        raise BadSpec(f"version {name!r}: a positive integer or 'next' is needed, as in models/iris/1")
+    if parse_version(name) is None:
+        raise BadSpec(
+            f"version {name!r}: a positive integer below 2**63 or 'next' is needed, as in models/iris/1"
+        )
     return int(name)
 
 
@@ -121,8 +123,8 @@ def _draft(
     weights, rebuild = flatten_params(params)
     program = as_program(fn, rebuild, outputs)
     exported = export_program(program, weights, tensors, platforms)
-    _refuse_constants(exported)
     shapes = batch_outputs(exported, outputs, symbol)
+    _refuse_constants(exported)
     precision = str(jax.config.jax_default_matmul_precision or "default")  # pyright: ignore[reportAttributeAccessIssue]
     proof = prove(as_source(fn, params, outputs), exported, weights, rows, here, precision)
     data = bytes(exported.serialize())
@@ -230,7 +232,6 @@ def _git_commit() -> str | None:
     try:
         done = subprocess.run(
             ["git", "rev-parse", "HEAD"],
-            cwd=Path(__file__).parent,
             capture_output=True,
             text=True,
             check=False,

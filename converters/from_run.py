@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from converters.export import export_bundle
+from converters.bundle import MODEL_NAME
+from converters.errors import BadSpec
+from converters.export import export_bundle, parse_version_name
 from converters.spec import TensorSpec
 from train_job.checkpoints import StepInfo, choose_step, load_params
 from train_job.presets import get_preset
@@ -33,6 +35,13 @@ class RunExport:
 
 def export_run(settings: RunExport, say: Callable[[str], None] = print) -> Path:
     """Writes <root>/models/<name>/<version> and returns it. Errors are those of train_job's readers and export_bundle."""
+    name = settings.run if settings.name is None else settings.name
+    for flag, value in (("--run", settings.run), ("--name", name)):
+        if not MODEL_NAME.fullmatch(value):
+            raise BadSpec(
+                f"{flag} {value!r}: letters, digits, '.', '_' and '-' are allowed, the first no '.'"
+            )
+    parse_version_name(settings.version)
     run_dir = settings.root / "runs" / settings.run
     record = _finished(run_dir, say) if settings.wait else read_run(run_dir)
     chosen = choose_step(run_dir, settings.step)
@@ -45,7 +54,7 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> Path:
 
     say(f"exporting step {chosen.step} of run {settings.run} for {', '.join(settings.platforms)}")
     return export_bundle(
-        settings.root / "models" / (settings.name or settings.run) / settings.version,
+        settings.root / "models" / name / settings.version,
         function,
         load_params(run_dir, chosen.step),
         inputs={name: TensorSpec(*spec) for name, spec in signature.inputs.items()},

@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import date
 from typing import Any
 
 from converters.errors import BundleError
@@ -122,7 +123,7 @@ def parse_manifest(data: bytes, source: str) -> Manifest:
     try:
         raw = json.loads(data)
         version = raw["schema_version"]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise BundleError(f"{source}: not a manifest ({error})") from None
     if version != SCHEMA_VERSION:
         raise BundleError(
@@ -140,7 +141,12 @@ def _manifest(raw: dict[str, Any]) -> Manifest:
     for name in raw["files"]:
         if name.startswith("/") or ".." in name.split("/"):
             raise ValueError(f"file name {name!r} leaves the bundle")
+    date.fromisoformat(raw["window_ends"])
+    for key in ("provenance", "usage", "tolerances"):
+        fields[key] = dict(raw[key].items())
     fields["platforms"] = tuple(raw["platforms"])
+    if not fields["platforms"] or not raw["signatures"]:
+        raise ValueError("platforms and signatures may not be empty")
     fields["signatures"] = {name: _signature(value) for name, value in raw["signatures"].items()}
     fields["weights"] = tuple(WeightSpec(**{**w, "shape": tuple(w["shape"])}) for w in raw["weights"])
     fields["tolerances"] = {

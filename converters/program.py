@@ -19,6 +19,7 @@ from converters.errors import BadSpec, ExportRefused
 from converters.manifest import TensorInfo
 
 Arrays = Mapping[str, Any]
+WIDEST_BITS = 128  # complex128; MLIR's Python gives no width for complex numbers
 Program = Callable[[Arrays, Arrays], dict[str, Any]]
 Source = Callable[[Arrays], dict[str, Any]]
 
@@ -47,11 +48,16 @@ def name_outputs(result: Any, outputs: Sequence[str]) -> dict[str, Any]:
             raise BadSpec(
                 f"outputs: the function gives {sorted(map(str, result))}, named are {sorted(outputs)}"
             )
-        return {name: result[name] for name in outputs}
-    values = result if isinstance(result, tuple | list) else (result,)
-    if len(values) != len(outputs):
-        raise BadSpec(f"outputs: the function gives {len(values)}, named are {list(outputs)}")
-    return dict(zip(outputs, values, strict=True))
+        named = {name: result[name] for name in outputs}
+    else:
+        values = result if isinstance(result, tuple | list) else (result,)
+        if len(values) != len(outputs):
+            raise BadSpec(f"outputs: the function gives {len(values)}, named are {list(outputs)}")
+        named = dict(zip(outputs, values, strict=True))
+    for name, value in named.items():
+        if not isinstance(value, jax.Array | np.ndarray | np.generic):
+            raise BadSpec(f"outputs: {name!r} is a {type(value).__name__}; an array is needed, one per name")
+    return named
 
 
 def export_program(
@@ -165,12 +171,19 @@ def constants(exported: jax.export.Exported) -> list[tuple[str, int]]:
     for operation in operations(exported):
         if operation.name != "stablehlo.constant":
             continue
-        value = operation.attributes["value"]
-        if not getattr(value, "is_splat", False):
-            kind = ir.RankedTensorType(value.type)
-            bits = getattr(kind.element_type, "width", 64)
-            found.append((str(kind), int(np.prod(kind.shape)) * bits // 8))
+        kind = ir.RankedTensorType(operation.results[0].type)
+        elements = int(np.prod(kind.shape))
+        if elements > 1 and not _is_splat(operation):
+            bits = getattr(kind.element_type, "width", WIDEST_BITS)
+            found.append((str(kind), elements * bits // 8))
     return sorted(found, key=lambda item: -item[1])
+
+
+def _is_splat(operation: ir.Operation) -> bool:
+    try:
+        return bool(getattr(operation.attributes["value"], "is_splat", False))
+    except TypeError:  # MLIR's Python has no class for complex constants, so they count as they are
+        return False
 
 
 def stablehlo_version(exported: jax.export.Exported) -> str:

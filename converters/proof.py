@@ -17,7 +17,7 @@ from converters.golden import Golden, check_outputs, is_exact
 from converters.manifest import Tolerance
 from converters.program import Source, trace_or_refuse
 from converters.run import Run, compiled_runner, to_host
-from converters.spec import Example
+from converters.spec import Example, whole_bytes
 
 GOLDEN_BATCHES = (1, 3)  # one row alone, and one that no bucket fits
 OTHER_BATCHES = (2, 7, 64)
@@ -56,7 +56,7 @@ def prove(
     share = 0.0
     for golden in (*goldens, *(_golden(run_source, example.batch(rows)) for rows in OTHER_BATCHES)):
         share = max(share, _compare(run_program, golden, tolerances[platform]))
-    check_padding(run_program, goldens[-1], tolerances[platform])
+    check_rows(run_program, goldens[-1], tolerances[platform])
     return Proof(goldens, tolerances, share)
 
 
@@ -82,20 +82,40 @@ def _compare(run: Run, golden: Golden, tolerances: Mapping[str, Tolerance]) -> f
         ) from error
 
 
-def check_padding(run: Run, golden: Golden, tolerances: Mapping[str, Tolerance]) -> None:
-    """ExportRefused where the golden's rows change when rows of noise or NaN are put beside them."""
+def check_rows(run: Run, golden: Golden, tolerances: Mapping[str, Tolerance]) -> None:
+    """ExportRefused where a row's answer changes with its place, or with what stands before or after it.
+
+    Each row goes alone; then all of them after and before rows of noise and of NaN, as in a batch of strangers.
+    """
+    for row in range(golden.batch):
+        alone = {name: array[row : row + 1] for name, array in golden.inputs.items()}
+        want = {name: array[row : row + 1] for name, array in golden.outputs.items()}
+        _same_rows(run(alone), want, tolerances, f"row {row} alone")
+    count = PADDED_BATCH - golden.batch
     for kind, fill in (("random", _random_rows), ("NaN", _nan_rows)):
-        padded = {}
-        for name, rows in golden.inputs.items():
-            padding = fill(rows, PADDED_BATCH - golden.batch)
-            padded[name] = np.concatenate([rows, padding])
-        outputs = {name: value[: golden.batch] for name, value in run(padded).items()}
-        what = f"the rows of a batch depend on each other: with {kind} rows beside them"
-        try:
-            check_outputs(outputs, golden.outputs, tolerances, what)
-        except GoldenMismatch as error:
-            cure = "a batch is padded when it is served, so a mean, sort or norm over the batch would answer wrongly"
-            raise ExportRefused(f"{error}; {cure}; compute it per row") from error
+        others = {name: fill(rows, count) for name, rows in golden.inputs.items()}
+        for side, start in (("after", 0), ("before", count)):
+            batch = {
+                name: np.concatenate([rows, others[name]] if start == 0 else [others[name], rows])
+                for name, rows in golden.inputs.items()
+            }
+            outputs = {name: value[start : start + golden.batch] for name, value in run(batch).items()}
+            _same_rows(outputs, golden.outputs, tolerances, f"with {kind} rows {side} them")
+
+
+def _same_rows(
+    got: Mapping[str, np.ndarray],
+    want: Mapping[str, np.ndarray],
+    tolerances: Mapping[str, Tolerance],
+    how: str,
+) -> None:
+    try:
+        check_outputs(
+            got, want, tolerances, f"the rows of a batch depend on each other or on their place: {how}"
+        )
+    except GoldenMismatch as error:
+        cure = "a server puts the rows of many callers into one batch; compute each from its own inputs"
+        raise ExportRefused(f"{error}; {cure}") from error
 
 
 def _random_rows(rows: np.ndarray, count: int) -> np.ndarray:
@@ -155,6 +175,11 @@ def batch_outputs(
     avals = jax.tree.unflatten(exported.out_tree, exported.out_avals)
     shapes = {}
     for name in names:
+        if jax.numpy.issubdtype(avals[name].dtype, jax.dtypes.extended):
+            raise ExportRefused(
+                f"output {name!r} is of {avals[name].dtype}, which no client can read; give its data"
+            )
+        whole_bytes(f"output {name!r}", np.dtype(avals[name].dtype))
         shape = tuple(int(d) if isinstance(d, int) else str(d) for d in avals[name].shape)
         if not shape or shape[0] != symbol or symbol in map(str, shape[1:]):
             raise ExportRefused(

@@ -7,14 +7,13 @@ disk, and renamed. Rename alone would replace an empty folder, and two exporters
 import contextlib
 import errno
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from converters.bundle import MODEL_NAME
 from converters.errors import BadSpec, StorageError, VersionTaken
 
-MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 CLAIM = ".claim-"
 
 

@@ -11,6 +11,10 @@ import numpy as np
 from converters.errors import BadSpec
 from converters.manifest import TensorInfo
 
+PACKED = frozenset(
+    {"int1", "uint1", "int2", "uint2", "int4", "uint4", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"}
+)
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -61,7 +65,8 @@ def _parse(name: str, spec: TensorSpec) -> TensorInfo:
             raise BadSpec(
                 f"input {name!r}: dimension {dim!r} in {spec.shape!r}; sizes after the batch must be fixed"
             )
-    return TensorInfo(name, check_dtype(f"input {name!r}", spec.dtype), dims)
+    what = f"input {name!r}"
+    return TensorInfo(name, whole_bytes(what, np.dtype(check_dtype(what, spec.dtype))), dims)
 
 
 def check_dtype(what: str, dtype: str) -> str:
@@ -78,6 +83,15 @@ def check_dtype(what: str, dtype: str) -> str:
             f"{what}: dtype {dtype!r} is not kept by JAX{f', it becomes {kept}' if kept else ''}; change it"
         )
     return known.name
+
+
+def whole_bytes(what: str, dtype: np.dtype) -> str:
+    """The dtype's name; BadSpec for those of less than a byte, which do not travel."""
+    if dtype.name in PACKED:
+        raise BadSpec(
+            f"{what}: dtype {dtype.name} has less than a byte for an element; convert it to int8 or wider"
+        )
+    return dtype.name
 
 
 def parse_example(inputs: Sequence[TensorInfo], example: Mapping[str, object]) -> Example:

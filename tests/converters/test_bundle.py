@@ -1,6 +1,7 @@
 """A reader trusts nothing it has not hashed."""
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,6 +87,45 @@ def test_bytes_that_change_after_opening_are_caught_when_they_are_parsed(copy: P
         bundle.goldens()
 
 
+def test_a_pipe_where_a_file_should_be_is_refused_and_not_waited_for(copy: Path) -> None:
+    program = copy / "programs" / "predict.jaxexport"
+    program.unlink()
+    os.mkfifo(program)
+    with pytest.raises(BundleError, match=r"predict\.jaxexport: not a regular file"):
+        open_bundle(copy)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda s: s["inputs"][0].update(name="y"), "input 'x' of 'predict' is absent, the program has"),
+        (
+            lambda s: s["inputs"][0].update(dtype="int32"),
+            r"input 'x' of 'predict' is int32\[b, 4\], the program",
+        ),
+        (lambda s: s["outputs"][0].update(shape=["b", 4]), r"output 'logits' .* has float32\[b, 3\]"),
+    ],
+)
+def test_a_manifest_that_says_other_than_its_program_is_refused(copy: Path, change, said: str) -> None:
+    rewrite_manifest(copy, lambda m: change(m["signatures"]["predict"]))
+    with pytest.raises(BundleError, match=said):
+        open_bundle(copy).exported()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda w: w.update(shape=[2**20, 2**20, 2**20]),
+        lambda w: w.update(dtype="float33"),
+        lambda w: w.update(name="no.such.weight"),
+    ],
+)
+def test_weights_that_are_not_what_the_manifest_says_are_refused(copy: Path, change) -> None:
+    rewrite_manifest(copy, lambda m: change(m["weights"][0]))
+    with pytest.raises(BundleError, match="not the weights of"):
+        open_bundle(copy).load_weights()
+
+
 def test_weights_of_another_bundle_under_right_file_digests_are_caught(copy: Path) -> None:
     """Each weight has a digest of its own bytes, whatever file holds them."""
     rewrite_manifest(copy, lambda m: m["weights"][0].update(sha256="0" * 64))
@@ -98,6 +138,9 @@ def test_weights_of_another_bundle_under_right_file_digests_are_caught(copy: Pat
     [
         (lambda m: m.update(schema_version=2), "schema_version is 2, this jaxport reads 1"),
         (lambda m: m.pop("platforms"), "a field is missing or malformed"),
+        (lambda m: m.update(platforms=[]), "platforms and signatures may not be empty"),
+        (lambda m: m.update(provenance=None), "a field is missing or malformed"),
+        (lambda m: m.update(window_ends=None), "a field is missing or malformed"),
         (lambda m: m["files"].update({"../../secret": {"sha256": "", "bytes": 0}}), "leaves the bundle"),
     ],
 )
@@ -145,7 +188,7 @@ def test_a_nan_that_the_function_did_not_give_is_a_mismatch(iris_bundle: Path) -
 
 def test_versions_are_positive_integers_and_the_rest_is_ignored(iris_bundle: Path, tmp_path: Path) -> None:
     model = tmp_path / "iris"
-    for name in ("1", "10", "2", ".claim-3", "labels", "007", "-4", "0", "5.tmp", "٣"):
+    for name in ("1", "10", "2", ".claim-3", "labels", "007", "-4", "0", "5.tmp", "٣", str(2**63)):
         shutil.copytree(iris_bundle, model / name)
     (model / "11").mkdir()  # no manifest in it
     assert list_versions(model) == [1, 2, 10]

@@ -42,6 +42,34 @@ def moves_the_batch(params: Any, x: jax.Array) -> jax.Array:
     return x.T
 
 
+def sums_up_to_the_row(params: Any, x: jax.Array) -> jax.Array:
+    return jnp.cumsum(x, axis=0)
+
+
+def counts_the_rows(params: Any, x: jax.Array) -> jax.Array:
+    return x + jnp.arange(x.shape[0])[:, None]
+
+
+def looks_at_the_row_before(params: Any, x: jax.Array) -> jax.Array:
+    return jnp.concatenate([x[:1], x[:-1]])
+
+
+def takes_the_first_row_off(params: Any, x: jax.Array) -> jax.Array:
+    return x - x[0:1]
+
+
+def draws_for_the_whole_batch(params: Any, x: jax.Array) -> jax.Array:
+    return x + jax.random.normal(jax.random.key(0), (x.shape[0], 4))
+
+
+def divides_by_the_largest(params: Any, x: jax.Array) -> jax.Array:
+    return x / x.max()
+
+
+def gives_keys(params: Any, x: jax.Array) -> jax.Array:
+    return jax.random.split(jax.random.key(0), x.shape[0])
+
+
 def calls_back(params: Any, x: jax.Array) -> jax.Array:
     return jax.pure_callback(lambda a: a, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
@@ -69,6 +97,13 @@ def is_broken(params: Any, x: jax.Array) -> jax.Array:
         (branches_on_the_batch, "differs from the function at batch 1"),
         (mean_over_the_batch, "rows of a batch depend on each other"),
         (sorts_the_rows, "rows of a batch depend on each other"),
+        (sums_up_to_the_row, "rows of a batch depend on each other or on their place: row 1 alone"),
+        (counts_the_rows, "rows of a batch depend on each other or on their place: row 1 alone"),
+        (looks_at_the_row_before, "rows of a batch depend on each other or on their place"),
+        (takes_the_first_row_off, "rows of a batch depend on each other or on their place"),
+        (draws_for_the_whole_batch, "rows of a batch depend on each other or on their place"),
+        (divides_by_the_largest, "rows of a batch depend on each other or on their place"),
+        (gives_keys, "output 'logits' is of key<fry>"),
         (loses_the_batch, r"output 'logits' has shape \[\]"),
         (moves_the_batch, r"output 'logits' has shape \[4, b\]"),
         (calls_back, "uses pure_callback"),
@@ -106,6 +141,9 @@ def test_a_function_that_would_fail_later_is_refused_and_nothing_is_left(
         ({"example": {"x": np.zeros((0, 4), np.float32)}}, r"is float32\[0, 4\]"),
         ({"outputs": ("a", "b")}, "the function gives 1, named are"),
         ({"outputs": ()}, "at least one name"),
+        ({"fn": lambda params, x: {"logits": {"a": x}}}, "'logits' is a dict; an array is needed"),
+        ({"fn": lambda params, x: [[x]]}, "'logits' is a list; an array is needed"),
+        ({"fn": lambda params, x: x.astype("int4")}, "'logits': dtype int4 has less than a byte"),
         ({"platforms": ("cpu", "gpu")}, "some of cpu, cuda, rocm, tpu"),
         ({"params": {"w": "text"}}, "'w' is a str; an array is needed"),
         ({"params": {"w": 2.0}}, "'w' is the Python number 2.0; make it an array"),
@@ -123,9 +161,9 @@ def test_a_program_that_cannot_be_proven_here_is_refused(tmp_path: Path) -> None
         export_iris(tmp_path / "m" / "1", platforms=("cuda",))
 
 
-@pytest.mark.parametrize("name", ["0", "-1", "latest", "1.5", "01"])
+@pytest.mark.parametrize("name", ["0", "-1", "latest", "1.5", "01", str(2**63), "9" * 30])
 def test_a_version_is_a_positive_integer_or_next(name: str, tmp_path: Path) -> None:
-    with pytest.raises(BadSpec, match="a positive integer or 'next'"):
+    with pytest.raises(BadSpec, match=r"a positive integer below 2\*\*63 or 'next'"):
         export_iris(tmp_path / "m" / name)
 
 
@@ -170,6 +208,22 @@ def test_kinds_of_tensors_go_the_whole_way(tmp_path: Path) -> None:
     for golden in bundle.goldens():
         got = {name: np.asarray(v) for name, v in bundle.exported().call(weights, golden.inputs).items()}
         bundle.check_golden("predict", golden, got, "cpu")
+
+
+def test_integers_that_depend_on_other_rows_are_refused(tmp_path: Path) -> None:
+    """No NaN can be put beside them: each row alone shows it."""
+    with pytest.raises(ExportRefused, match="depend on each other"):
+        export_iris(
+            tmp_path / "m" / "1",
+            lambda params, x: x / x.max(),
+            inputs={"x": TensorSpec("int32", "b, 4")},
+            example={"x": np.arange(32, dtype=np.int32).reshape(8, 4)},
+        )
+
+
+def test_complex_numbers_go_the_whole_way(tmp_path: Path) -> None:
+    path = export_iris(tmp_path / "m" / "1", lambda params, x: (x @ params["layers"][0]["w"]) * 1j)
+    assert open_bundle(path).signature().outputs[0].dtype == "complex64"
 
 
 def test_a_program_holds_no_weights_and_is_lowered_for_both_platforms(iris_bundle: Path) -> None:
