@@ -192,6 +192,8 @@ def open_bundle(path: Path | str) -> Bundle:
 
     BundleNotFound: there is no bundle. BundleError: a file is missing, altered, or of another schema.
     """
+    if not str(path):
+        raise BundleNotFound("no path is given; a bundle is models/<name>/<version>")
     path = Path(path)
     if not path.is_dir():
         raise BundleNotFound(f"{path}: no such folder; a bundle is models/<name>/<version>")

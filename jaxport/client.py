@@ -72,7 +72,10 @@ class Client:
             model=model, version=version, signature=signature, inputs=tensors, outputs=outputs
         )
         response = self._call("Predict", request, wire.PredictResponse, timeout)
-        return {tensor.name: tensor_to_array(tensor) for tensor in response.outputs}
+        try:
+            return {tensor.name: tensor_to_array(tensor) for tensor in response.outputs}
+        except TensorError as error:
+            raise ServerError(grpc.StatusCode.INTERNAL, f"output {error}") from None
 
     def model(self, model: str, version: int = 0) -> wire.ModelVersion:
         """What the model takes and gives, its state and its usage. Raises ServerError."""
@@ -111,21 +114,16 @@ class Client:
             self._specs[key] = {t.name: t for s in found if s.name == signature for t in s.inputs}
         spec = self._specs[key].get(name)
         try:
-            array = np.asarray(value)
-            if spec is None or not array.size:
-                return array if spec is None else array.astype(spec.dtype)
-            wanted = np.dtype(spec.dtype)
-            if wanted.kind in "iu" and array.dtype.kind == "f":
-                raise ValueError(f"{value!r} holds fractions, {spec.dtype} is needed")
-            # Python's own integers are checked for range here; numpy's astype would wrap them.
-            return np.array(value, wanted) if array.dtype.kind in "iu" else array.astype(wanted)
+            return _converted(value, spec.dtype if spec else None)
         except (ValueError, TypeError, OverflowError) as error:
             raise ServerError(grpc.StatusCode.INVALID_ARGUMENT, f"input {name!r}: {error}") from None
 
     def _call(self, method: str, request: Any, response: Any, timeout: float | None) -> Any:
         call = self._channel.unary_unary(SERVICE + method)
         try:
-            return response.FromString(call(request.SerializeToString(), timeout=timeout or self.timeout))
+            return response.FromString(
+                call(request.SerializeToString(), timeout=self.timeout if timeout is None else timeout)
+            )
         except grpc.RpcError as error:
             raise as_server_error(error, self.address) from None
         except DecodeError:
@@ -133,6 +131,26 @@ class Client:
                 f"{self.address} answered {method} with bytes that are no {response.__name__}; is it jaxport?"
             )
             raise ServerError(grpc.StatusCode.INTERNAL, message) from None
+
+
+def _converted(value: Any, dtype: str | None) -> np.ndarray:
+    """A list as an array of `dtype`. ValueError, TypeError or OverflowError where that would change what it says."""
+    array = np.asarray(value)
+    if dtype is None:
+        return array
+    wanted = np.dtype(dtype)
+    # Which kinds of Python's numbers say what the dtype can hold: V is bfloat16 and its kin.
+    kinds = {"b": "b", "i": "i", "u": "i", "f": "if", "V": "if", "c": "ifc"}.get(wanted.kind, "")
+    if array.size and array.dtype.kind not in kinds:
+        raise TypeError(f"the list holds {array.dtype}, {dtype} is needed")
+    if wanted.kind in "iu":
+        # numpy's own astype would wrap what does not fit; from Python's integers it raises.
+        return np.array(value, wanted)
+    with np.errstate(over="ignore"):
+        converted = array.astype(wanted)
+    if not np.array_equal(np.isfinite(array), np.isfinite(converted)):
+        raise OverflowError(f"the list holds a number that {dtype} does not")
+    return converted
 
 
 def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:

@@ -26,6 +26,8 @@ def add_connection_flags(parser: argparse.ArgumentParser) -> None:
 
 def client_from(options: argparse.Namespace) -> Client:
     """A client as the flags describe it. UsageError names the flag that does not fit."""
+    if not options.address:
+        raise UsageError("--address '': HOST:PORT or unix:/path is needed")
     if options.timeout <= 0:
         raise UsageError(f"--timeout {options.timeout:g}: a positive number of seconds is needed")
     return Client(options.address, timeout=options.timeout, max_message_bytes=message_bytes(options))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 # What a measurement leaves out is paid per run, not per row: handing a batch over, waking the transport, the interpreter
 # lock. So of two buckets whose rows cost about the same the larger one serves more, and a bucket is dropped only when
 # its rows cost clearly more.
-LEAST_SHARE = 0.8  # of the best rate in rows per second, below which a larger bucket only adds latency
-ABOUT_THE_SAME = 0.9
+LEAST_SHARE = 0.7  # of the best rate in rows per second, below which a larger bucket only adds latency
+ABOUT_THE_SAME = 0.8
 LEAST_GAIN = 1.03  # over every smaller bucket, to count as adding throughput
 TRIES = 3  # buckets in a row that may add nothing before larger ones are not tried
 

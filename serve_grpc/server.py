@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 def serve(settings: ServeSettings) -> int:
-    """Serves until SIGTERM or SIGINT; returns the exit code. Main thread only.
+    """Serves until SIGTERM, SIGINT or SIGHUP; returns the exit code. Main thread only.
 
     Raises ConfigError for what no retry makes right, EnvironmentUnfit for a taken port or a missing device.
     """
@@ -210,9 +210,9 @@ def open_transport(listen: ListenSettings, protocols: list[WireProtocol]) -> Tra
 
 @contextmanager
 def stop_signals() -> Iterator["queue.SimpleQueue[int]"]:
-    """SIGTERM and SIGINT as a queue: a put is safe in a handler, and a get is interrupted by one."""
+    """SIGTERM, SIGINT and SIGHUP as a queue: a put is safe in a handler, and a get is interrupted by one."""
     stops: queue.SimpleQueue[int] = queue.SimpleQueue()
-    numbers = (signal.SIGTERM, signal.SIGINT)
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     before = [signal.signal(number, lambda received, _: stops.put(received)) for number in numbers]
     try:
         yield stops

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from converters.errors import BadSpec
-from converters.export import PLATFORMS
+from converters.export import PLATFORMS, parse_version_name
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +22,7 @@ def run(options: argparse.Namespace) -> int:
     platforms = tuple(p.strip() for p in options.platforms.split(",") if p.strip())
     if options.step not in ("latest", "best") and not options.step.isdigit():
         raise BadSpec(f"--step {options.step!r}: latest, best or a step's number is needed")
+    parse_version_name(options.version)
     # After the flags are checked: flax takes seconds to import.
     from converters.bundle import read_manifest
     from converters.from_run import RunExport, export_run

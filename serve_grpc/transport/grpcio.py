@@ -7,6 +7,7 @@ deserializes nothing, and a batch of answers costs one wake-up of the loop.
 
 import asyncio
 import queue
+import socket
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -25,6 +26,7 @@ from serve_grpc.transport.gather import Gather
 CODES = {code.value[0]: code for code in grpc.StatusCode}
 # Trailers travel in headers, which peers cap at 8 KiB.
 LONGEST_DETAIL = 2000
+MOST_PENDING = 1_000_000
 # Draining: no call for QUIET_SECONDS means that the core holds none; callers that send without waiting for answers
 # never let it be quiet, hence a limit. Then a moment for the GOAWAY to go out. TICK: left to grpcio to cancel in.
 QUIET_SECONDS = 0.03
@@ -107,6 +109,10 @@ class GrpcioTransport:
             options=[
                 # Without this two servers share one port and each gets half of the calls.
                 ("grpc.so_reuseport", 0),
+                # grpcio's own are 1000 and 3000, past which it cancels calls that nobody here has seen or counted.
+                # Admission is the queue's: it refuses with a status, and in the metrics.
+                ("grpc.server.max_pending_requests", MOST_PENDING),
+                ("grpc.server.max_pending_requests_hard_limit", MOST_PENDING),
                 ("grpc.max_receive_message_length", self._max_message_bytes),
                 ("grpc.max_send_message_length", self._max_message_bytes),
             ]
@@ -116,6 +122,11 @@ class GrpcioTransport:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         services = {method.split("/")[1] for method in self._methods} | {health.SERVICE_NAME}
         reflection.enable_server_reflection((*sorted(services), reflection.SERVICE_NAME), self._server)
+        if self._target.startswith("unix:") and _is_listened_to(self._target.removeprefix("unix:")):
+            # grpcio would take the path over and leave the other server deaf.
+            raise EnvironmentUnfit(
+                f"--grpc-socket {self._target}: another server listens there; choose another"
+            )
         try:
             port = self._server.add_insecure_port(self._target)
         except RuntimeError as error:
@@ -231,3 +242,14 @@ class _Methods(grpc.GenericRpcHandler):
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         return self._handlers.get(handler_call_details.method)
+
+
+def _is_listened_to(path: str) -> bool:
+    """Whether a process accepts on the socket; one that a killed server left behind refuses."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True

@@ -35,6 +35,13 @@ def test_every_command_has_help() -> None:
         ("predict", "iris", "--input", "x=@none.npy"),
         ("predict", "iris", "--input", "x=[1,"),
         ("bench", "iris", "--concurrency", "0"),
+        ("bench", "iris", "--plot", "no/such/folder.png"),
+        ("predict", "iris", "--input", "x=1", "--address", ""),
+        ("export", "--run", "../runs/nano"),
+        ("export", "--run", "nano", "--name", "../../evil"),
+        ("export", "--run", "nano", "--name", ""),
+        ("export", "--run", "nano", "--version", "0"),
+        ("verify", ""),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_code_2(arguments: tuple[str, ...], tmp_path: Path) -> None:

@@ -34,8 +34,10 @@ def test_a_list_takes_the_dtype_that_the_model_declares(client: Client) -> None:
     ("value", "said"),
     [
         ([[2**40] * 16], "out of bounds for int32"),
-        ([[0.5] * 16], "holds fractions, int32 is needed"),
-        ([["a"] * 16], "invalid literal"),
+        ([[0.5] * 16], "holds float64, int32 is needed"),
+        ([["1"] * 16], "holds <U1, int32 is needed"),
+        ([[True] * 16], "holds bool, int32 is needed"),
+        ([[None] * 16], "holds object, int32 is needed"),
         ([[1, 2], [3]], "inhomogeneous shape"),
     ],
 )
@@ -46,6 +48,17 @@ def test_a_list_that_does_not_fit_the_declared_dtype_is_refused(
         client.predict("letters", {"tokens": value})
     assert refusal.value.code == grpc.StatusCode.INVALID_ARGUMENT
     assert "'tokens'" in str(refusal.value)
+
+
+@pytest.mark.parametrize("odd", [None, 4j, 1e39, "4.5", True])
+def test_a_list_never_becomes_other_numbers_than_it_says(client: Client, odd: object) -> None:
+    with pytest.raises(ServerError) as refusal:
+        client.predict("iris", {"x": [[1.0, 2.0, 3.0, odd]]} if odd is not True else {"x": [[True] * 4]})
+    assert refusal.value.code == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_nan_and_infinity_in_a_list_are_what_they_are(client: Client) -> None:
+    assert np.isnan(client.predict("iris", {"x": [[1, 2, 3, float("nan")]]})["logits"]).all()
 
 
 def test_an_array_is_sent_as_it_is_and_the_server_says_what_it_needs(client: Client) -> None:

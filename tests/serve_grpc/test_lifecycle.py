@@ -195,6 +195,9 @@ def test_a_unix_socket(models: Path, tmp_path: Path, cache: Path) -> None:
     with ServerProcess(models, *flags) as server:
         server.ready()
         assert server.grpc == f"unix:{socket}"
+        with ServerProcess(models, *flags) as second:
+            assert second.wait() == 4
+            second.line("--grpc-socket .* another server listens there")
         x = np.ones((1, 2), np.float32)
         assert server.predict("echo", {"x": x})["y"].tobytes() == x.tobytes()
 

@@ -4,6 +4,7 @@ import shutil
 import statistics
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +48,19 @@ def test_a_full_queue_answers_at_once_and_the_others_are_answered(server: Server
     assert "--max-queue" in refused[0].details()
     assert server.metric("jaxport_shed_total", model="slow", reason="queue_full") == len(refused)
     idle(server)
+
+
+def test_a_flood_is_refused_by_name_and_never_cancelled(server: ServerProcess) -> None:
+    """grpcio alone drops what is beyond a thousand pending calls, with a status that says the caller did it."""
+    call = predict_call(server.channel)
+    refused = server.metric("jaxport_shed_total", model="echo", reason="queue_full")
+    flood = [
+        call.future(request("echo", {"x": np.ones((1, 2), np.float32)}), timeout=60) for _ in range(4000)
+    ]
+    codes = Counter(answer.code() for answer in flood)
+    assert set(codes) <= {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}, codes
+    counted = server.metric("jaxport_shed_total", model="echo", reason="queue_full") - refused
+    assert counted == codes[grpc.StatusCode.RESOURCE_EXHAUSTED]
 
 
 def test_full_is_said_before_the_device_has_done_anything(server: ServerProcess) -> None:
