@@ -21,7 +21,8 @@ from typing import Any, Self
 import jax
 from orbax.checkpoint import v1 as ocp
 
-from train_job.errors import CheckFailed, StorageFailed, UnknownStep, describe_cause
+from train_job.damage import ORBAX_LOG, Unreadable, file_names, is_vanishing, reading
+from train_job.errors import CheckFailed, StorageFailed, UnknownStep, root_cause
 from train_job.presets import get_preset
 from train_job.runs import CHECKPOINTS, RunRecord, read_run, sync_directory, sync_tree
 from train_job.settings import Upkeep
@@ -29,7 +30,6 @@ from train_job.weights import skeleton
 
 __all__ = ["Checkpoints", "RunRecord", "StepInfo", "choose_step", "list_steps", "load_params", "read_run"]
 
-_ORBAX_LOG = logging.getLogger("absl")
 _RANKED_BY = "val_loss"
 
 type Items = Mapping[str, Mapping[str, jax.Array]]
@@ -82,22 +82,30 @@ def choose_step(run_dir: Path, which: str | int) -> StepInfo:
     )
 
 
+def _others(run_dir: Path, step: int) -> list[int]:
+    return [info.step for info in list_steps(run_dir) if info.step != step]
+
+
 def load_params(run_dir: Path, step: int) -> dict[str, jax.Array]:
     """The weights at a step by flat key ("blocks.0.attn.query.kernel"), as the run's preset shapes them.
 
     Raises:
-        UsageError: no such run. UnknownStep: no such checkpoint. CheckFailed: keys, shapes or dtypes differ
-        from the model's.
+        UsageError: no such run. UnknownStep: no such checkpoint, or one that retention removes meanwhile.
+        CheckFailed: it is damaged, or keys, shapes or dtypes differ from the model's. EnvironmentUnfit: no
+        permission to read it.
     """
     preset = get_preset(read_run(run_dir).preset)
     path = _directory(run_dir) / str(choose_step(run_dir, step).step)
+    before = file_names(path)
     try:
         return _load(path, {"params": skeleton(preset.model).abstract})["params"]
-    except (OSError, ValueError) as error:
-        raise UnknownStep(
-            f"{path}: cannot be read ({describe_cause(error)}); if the run is training, retention may have "
-            "removed it: choose another --step"
-        ) from error
+    except Unreadable as error:
+        if is_vanishing(path, before):
+            raise UnknownStep(
+                f"{path}: removed while it was read, by the retention of a run that is training; "
+                "choose another --step"
+            ) from error
+        raise error.explained(_others(run_dir, step)) from error
 
 
 class Checkpoints:
@@ -110,8 +118,8 @@ class Checkpoints:
         self._directory = _directory(run_dir)
         self._pending: tuple[int, ocp.AsyncResponse[bool]] | None = None
         # Typed more loosely: the policies' signatures and the protocol they are passed as differ in one class.
-        self._log_level = _ORBAX_LOG.level
-        _ORBAX_LOG.setLevel(logging.CRITICAL)  # its threads log tracebacks of what is raised here in one line
+        self._log_level = ORBAX_LOG.level
+        ORBAX_LOG.setLevel(logging.CRITICAL)  # its threads log tracebacks of what is raised here in one line
         every_call: Any = ocp.training.save_decision_policies.FixedIntervalPolicy(1)
         try:
             self._directory.mkdir(exist_ok=True)
@@ -147,8 +155,15 @@ class Checkpoints:
         return max(steps, default=None)
 
     def restore(self, step: int, abstract: Abstract) -> dict[str, dict[str, jax.Array]]:
-        """The items of a checkpoint, which must have the shapes and dtypes of `abstract`. Raises CheckFailed."""
-        return _load(self._directory / str(step), abstract)
+        """The items of a checkpoint, which must have the shapes and dtypes of `abstract`.
+
+        Raises:
+            CheckFailed: it is damaged, or of another model. EnvironmentUnfit: no permission to read it.
+        """
+        try:
+            return _load(self._directory / str(step), abstract)
+        except Unreadable as error:
+            raise error.explained(_others(self._directory.parent, step)) from error
 
     def save(self, step: int, items: Items, metrics: Mapping[str, float]) -> None:
         """Starts saving, after the save before it is complete. The arrays are copied before this returns.
@@ -198,12 +213,10 @@ class Checkpoints:
             # After a failure Orbax's own close waits for the same save, and raises the same error again.
             with contextlib.suppress(*([Exception] if failed else [])):
                 self._orbax.close()
-            _ORBAX_LOG.setLevel(self._log_level)
+            ORBAX_LOG.setLevel(self._log_level)
 
     def _failed(self, step: int, error: BaseException) -> StorageFailed:
-        intact = max(
-            (info.step for info in list_steps(self._directory.parent) if info.step != step), default=None
-        )
+        intact = max(_others(self._directory.parent, step), default=None)
         kept = "no checkpoint yet" if intact is None else f"checkpoint of step {intact}"
         return StorageFailed.at(self._directory / str(step), error, intact=kept)
 
@@ -238,16 +251,30 @@ def _rank(metrics: Mapping[str, float]) -> float:
 
 
 def _recorded_metrics(path: Path) -> dict[str, float]:
-    custom: Any = ocp.metadata(str(path), checkpointable_name="params").custom_metadata
+    with reading(path):
+        custom: Any = ocp.metadata(str(path), checkpointable_name="params").custom_metadata
     return dict((custom or {}).get("metrics") or {})
 
 
 def _load(path: Path, abstract: Abstract) -> dict[str, dict[str, jax.Array]]:
-    """Loads exactly `abstract`. Orbax would cast another dtype in silence and misname another shape."""
+    """Loads exactly `abstract`. Raises CheckFailed (another model's) and Unreadable."""
+    try:
+        with reading(path):
+            return _load_exactly(path, abstract)
+    except (CheckFailed, Unreadable):
+        raise
+    # One truncated file is, by its place, a KeyError, a ValueError, an OSError or a bare Exception of Orbax.
+    except Exception as error:
+        raise Unreadable(path, root_cause(error)) from error
+
+
+def _load_exactly(path: Path, abstract: Abstract) -> dict[str, dict[str, jax.Array]]:
+    """Orbax would cast another dtype in silence and misname another shape: both are compared before."""
     for item, wanted in abstract.items():
-        # None where an item's own metadata cannot be read: then each of its keys is absent.
         stored: Any = ocp.metadata(str(path), checkpointable_name=item).metadata
-        _require_equal(path, item, stored or {}, wanted)
+        if stored is None:  # what Orbax makes of metadata that it cannot read
+            raise Unreadable(path, f"the metadata of {item} cannot be read")
+        _require_equal(path, item, stored, wanted)
     placed = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     targets = {
         item: {
@@ -255,7 +282,10 @@ def _load(path: Path, abstract: Abstract) -> dict[str, dict[str, jax.Array]]:
         }
         for item, wanted in abstract.items()
     }
-    return ocp.load_checkpointables(str(path), targets)
+    # One at a time: of several, those after one that fails are left behind as coroutines that nothing awaits.
+    return {
+        item: ocp.load_checkpointables(str(path), {item: target})[item] for item, target in targets.items()
+    }
 
 
 def _require_equal(path: Path, item: str, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ Messages are one line: the thing, the value found, the value needed, the flag or
 from __future__ import annotations
 
 import errno
+import re
 from pathlib import Path
 
 
@@ -71,6 +72,8 @@ _STORAGE_CODES = {
     errno.ESTALE: "stale file handle",
     errno.ENOTDIR: "not a directory",
 }
+_TENSORSTORE = re.compile(r"[A-Z_]+: ")
+_DETAILS = re.compile(r" \[\w+=")
 _LONGEST_CAUSE = 160  # characters: a storage library's status text can run to pages
 
 
@@ -85,6 +88,21 @@ def describe_cause(cause: BaseException) -> str:
         if f"os_error_code='{code}'" in text or words in text.lower():
             return words
     return text[:_LONGEST_CAUSE]
+
+
+def root_cause(error: BaseException) -> str:
+    """Why a read failed, in a few words: from the first error, which the libraries above it reword at length."""
+    links = [
+        link for link in _chain(error) if not isinstance(link, StopIteration)
+    ]  # of a JSON parser's inside
+    first = links[-1] if links else error
+    text = describe_cause(first)
+    if text in _STORAGE_CODES.values():
+        return text
+    words = " ".join(str(first).split())
+    if _TENSORSTORE.match(words):  # CODE: where "path": where: what [key='details']
+        return _DETAILS.split(words)[0].rsplit(": ", 1)[-1][:_LONGEST_CAUSE]
+    return f"{type(first).__name__}: {words}"[:_LONGEST_CAUSE]
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:

@@ -1,4 +1,5 @@
-"""Signals, in one place: SIGTERM (a preempted pod) and SIGINT (a person) both mean save, then exit 75."""
+"""Signals, in one place: SIGTERM (a preempted pod), SIGINT (a person) and SIGHUP (a closed terminal) mean save,
+then exit 75."""
 
 from __future__ import annotations
 
@@ -8,12 +9,15 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from train_job.runs import has_checkpoint
+
 EXIT_PREEMPTED = 75
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Preemption:
@@ -23,13 +27,17 @@ class Preemption:
     interpreter's wakeup descriptor is written from the C handler at once, so a thread can end the process while
     there is nothing to save yet (`nothing_to_save`). A second signal ends it wherever it is: the last complete
     checkpoint is intact by construction.
+
+    run_dir: the run whose checkpoints the last words speak of; None while it is not known yet.
     """
 
-    def __init__(self, leave: Callable[[int], Any] = os._exit) -> None:
+    def __init__(self, run_dir: Path | None = None, leave: Callable[[int], Any] = os._exit) -> None:
+        self._run_dir = run_dir
         self._leave = leave
         self._requested = False
         self._idle = False
         self._before: dict[signal.Signals, Any] = {}
+        self._terminals: list[int] = []
 
     @property
     def requested(self) -> bool:
@@ -41,7 +49,10 @@ class Preemption:
             return self  # only the main thread may handle signals; whoever owns it decides
         self._inbox, self._outbox = socket.socketpair()
         self._outbox.setblocking(False)
+        self._terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
         for number in _SIGNALS:
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue  # started by nohup: the run is to outlive its terminal
             self._before[number] = signal.signal(number, self._noted)
         self._wakeup_before = signal.set_wakeup_fd(self._outbox.fileno(), warn_on_full_buffer=False)
         self._watcher = threading.Thread(target=self._watch, name="preemption", daemon=True)
@@ -76,6 +87,7 @@ class Preemption:
         while received := self._inbox.recv(1):
             if received[0] not in _SIGNALS:
                 continue
+            self._leave_terminal(received[0])
             seen += 1
             self._requested = True
             if self._idle:
@@ -84,11 +96,24 @@ class Preemption:
                 self._end("by a second signal")
 
     def _end(self, when: str) -> None:
-        print(f"preempted {when}; the last checkpoint is intact", flush=True)
-        sys.stderr.flush()
+        there = self._run_dir is not None and has_checkpoint(self._run_dir)
+        left = "the last checkpoint is intact" if there else "nothing to save yet"
+        with suppress(OSError):  # a reader that is gone must not keep the process
+            print(f"preempted {when}; {left}", flush=True)
+            sys.stderr.flush()
         self._leave(EXIT_PREEMPTED)
 
     def _noted(self, number: int, frame: FrameType | None) -> None:
         """Between two bytecodes of the main thread: sooner than the watcher where Python runs, later elsewhere."""
-        del number, frame
+        del frame
+        self._leave_terminal(number)
         self._requested = True
+
+    def _leave_terminal(self, number: int) -> None:
+        """A closed terminal fails every write: a line of progress would end the run before its save."""
+        if number != signal.SIGHUP or not self._terminals:
+            return
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in self._terminals:
+            os.dup2(nowhere, descriptor)
+        os.close(nowhere)

@@ -72,6 +72,11 @@ def list_runs(runs_dir: Path) -> list[str]:
     return sorted(found.parent.name for found in runs_dir.glob(f"*/{RECORD}"))
 
 
+def has_checkpoint(run_dir: Path) -> bool:
+    """Whether any save is complete. Reads names only: a checkpoint gets its number when it is whole."""
+    return any(path.name.isdecimal() for path in (run_dir / CHECKPOINTS).glob("*"))
+
+
 def write_run(run_dir: Path, record: RunRecord) -> None:
     """Replaces `run.json` whole. Raises StorageFailed."""
     write_atomically(run_dir / RECORD, (json.dumps(asdict(record), indent=2) + "\n").encode())
@@ -151,7 +156,8 @@ def _claim(stream: Any, run_dir: Path) -> None:
         ) from None
     except OSError as error:
         raise StorageFailed.at(run_dir, error) from error
-    with contextlib.suppress(OSError):  # on a full disk the lock holds without its label
-        stream.truncate(0)
-        stream.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        stream.flush()
+    # On a full disk the lock holds without its label. Past the stream's buffer: what could not be flushed would
+    # be written again when the stream is closed, and fail in place of the error that ended the run.
+    with contextlib.suppress(OSError):
+        os.ftruncate(stream.fileno(), 0)
+        os.write(stream.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())

@@ -101,11 +101,13 @@ class TrainSettings:
         """Checks what a person typed and completes it with the preset's defaults.
 
         Raises:
-            UsageError: neither or both of preset and model, an unknown preset or key, a value out of range.
+            UsageError: neither or both of preset and model, an unknown preset or key, a value out of range
+            or empty.
         """
         name = _one_of(preset, model)
         given = parse_overrides(overrides or {})  # before the import: a typo should not cost seconds
         _check_run_name(run)
+        _check_data(data)
         _check_mesh(mesh)
         if steps is not None:
             given |= {"steps": check_value("steps", steps)}
@@ -184,6 +186,13 @@ def _check_run_name(run: str | None) -> None:
         raise UsageError(
             f"--run: found {run!r}, needs a folder name of letters, digits, '.', '_' and '-', "
             "starting with a letter or digit"
+        )
+
+
+def _check_data(data: str | None) -> None:
+    if data == "":  # an unset variable of a script, not a wish for the default
+        raise UsageError(
+            "--data: found '', needs a path, a glob, tinyshakespeare or stdlib; leave --data out for the default"
         )
 
 

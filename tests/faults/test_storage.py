@@ -84,6 +84,18 @@ def test_a_disk_that_fills_up_ends_the_run_and_spares_the_last_checkpoint(tmp_pa
     assert "Traceback" not in said
 
 
+def test_a_disk_that_is_full_from_the_start_is_named_in_one_line(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(bytes(range(256)) * 100)
+    said = in_namespace(
+        'dd if=/dev/zero of="$ROOT/fill" bs=64k 2>/dev/null; train; echo exit $?', tmp_path, text, SIZE="6m"
+    )
+    error, code = said.splitlines()
+    assert code == "exit 4"
+    assert error.startswith("error: cannot write ")
+    assert "no space left on device" in error
+
+
 def test_a_volume_that_is_read_only_ends_the_run_and_spares_the_last_checkpoint(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_bytes(bytes(range(256)) * 100)

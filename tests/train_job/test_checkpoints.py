@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -12,7 +17,8 @@ import pytest
 
 from train_job.checkpoints import Checkpoints, choose_step, list_steps, load_params, read_run
 from train_job.errors import CheckFailed, StorageFailed, UnknownStep, UsageError, describe_cause
-from train_job.settings import Upkeep
+from train_job.job import train
+from train_job.settings import TrainSettings, Upkeep
 
 ITEMS = {"params": {"w": jnp.arange(4.0)}, "position": {"step": jnp.int32(0)}}
 
@@ -75,6 +81,69 @@ def test_weights_of_another_model_are_refused_by_name(finished: Path, tmp_path: 
         CheckFailed, match=r"'blocks\.0\.attn\.key\.bias' is float32\[16\], the model needs absent"
     ):
         load_params(tmp_path, 12)
+
+
+def cut_short(step_dir: Path, item: str) -> None:
+    """Halves the largest data file of an item, as a disk that lost its tail would."""
+    data = (step_dir / item / "ocdbt.process_0" / "d").iterdir()
+    largest = max(data, key=lambda path: path.stat().st_size)
+    os.truncate(largest, largest.stat().st_size // 2)
+
+
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(finished, tmp_path / "runs" / "toy")
+
+
+def test_damaged_weights_are_named_with_the_checkpoints_left(copied: Path) -> None:
+    cut_short(copied / "checkpoints" / "12", "params")
+    with pytest.raises(CheckFailed) as caught:
+        load_params(copied, 12)
+    said = str(caught.value)
+    assert caught.value.exit_code == 3
+    assert said.startswith(f"{copied}/checkpoints/12: the checkpoint is damaged (")
+    assert said.endswith("4, 8; export one of them (--step 8), or remove this folder to resume from step 8")
+    assert len(said.splitlines()) == 1
+    assert load_params(copied, 8)
+
+
+def test_a_damaged_checkpoint_is_not_resumed_nor_passed_over(
+    copied: Path, toy_settings: Callable[..., TrainSettings]
+) -> None:
+    record = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps({**record, "finished": False}))
+    cut_short(copied / "checkpoints" / "12", "optimizer")
+    with pytest.raises(CheckFailed, match=r"/12: the checkpoint is damaged .* resume from step 8$"):
+        train(toy_settings(copied.parents[1]))
+    assert steps_of(copied) == [4, 8, 12]
+
+
+def test_metadata_that_cannot_be_read_is_damage_too(copied: Path) -> None:
+    for step in (4, 8):
+        shutil.rmtree(copied / "checkpoints" / str(step))
+    os.truncate(copied / "checkpoints" / "12" / "params" / "_METADATA", 100)
+    with pytest.raises(
+        CheckFailed, match=r"12: the checkpoint is damaged .*; no other checkpoint is present"
+    ):
+        load_params(copied, 12)
+
+
+def test_a_step_that_retention_removes_meanwhile_is_not_called_damaged(copied: Path) -> None:
+    step_dir = copied / "checkpoints" / "12"
+    cut_short(step_dir, "params")  # what a reader finds in the middle of the deletion
+
+    def remove_slowly() -> None:
+        for path in sorted(step_dir.rglob("*"), reverse=True):
+            time.sleep(0.05)
+            path.rmdir() if path.is_dir() else path.unlink()
+
+    started = time.monotonic()
+    deletion = threading.Timer(0.3, remove_slowly)
+    deletion.start()
+    with pytest.raises(UnknownStep):
+        load_params(copied, 12)
+    assert time.monotonic() - started < 3
+    deletion.join()
 
 
 def test_the_latest_and_the_best_stay(tmp_path: Path) -> None:

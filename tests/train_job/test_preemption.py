@@ -1,8 +1,9 @@
-"""SIGTERM and SIGINT: save and 75 while training, 75 at once while there is nothing to save."""
+"""SIGTERM, SIGINT and SIGHUP: save and 75 while training, 75 at once while there is nothing to save."""
 
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -65,7 +66,52 @@ def test_a_signal_while_compiling_ends_at_once(
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == EXIT_PREEMPTED
     assert time.monotonic() - began < 2
-    assert "preempted before the first step" in log.read_text()
+    assert "preempted before the first step; nothing to save yet" in log.read_text()
+
+
+def test_a_closed_terminal_ends_the_run_after_a_save(text: Path, tmp_path: Path) -> None:
+    """The progress bar writes to the terminal, whose every write fails from then on."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "train_job", "--model", "toy_model:toy", "--run", "r"]
+    more = ["--root", str(tmp_path), "--data", str(text), "--steps", "1000000"]
+    more += ["--set", "checkpoint_every=1000000"]
+    process = subprocess.Popen(
+        ["setsid", "--ctty", "--wait", *command, *more], cwd=HERE, stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    shown = b""
+    while b"step " not in shown:
+        shown += os.read(ours, 4096)
+    os.close(ours)
+    assert process.wait(timeout=30) == EXIT_PREEMPTED
+    (saved,) = list_steps(tmp_path / "runs" / "r")
+    assert saved.step >= 4
+
+
+def test_a_run_under_nohup_outlives_its_terminal() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Preemption() as preemption:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            assert not preemption.requested
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(
+    ("saved", "words"),
+    [("5.orbax-checkpoint-tmp", "nothing to save yet"), ("5", "the last checkpoint is intact")],
+)
+def test_the_last_words_speak_of_a_checkpoint_only_where_there_is_one(
+    saved: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "checkpoints" / saved).mkdir(parents=True)
+    left: list[int] = []
+    with Preemption(tmp_path, leave=left.append) as preemption, preemption.nothing_to_save():
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: left == [EXIT_PREEMPTED], "the end")
+    assert capsys.readouterr().out == f"preempted before the first step; {words}\n"
 
 
 def test_a_second_signal_does_not_wait_for_the_first() -> None:

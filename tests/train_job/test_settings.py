@@ -38,6 +38,10 @@ def test_tiny_starts_from_the_settings_of_the_course() -> None:
         ({"model": "toy_model:no_such"}, r"'toy_model' holds no function 'no_such'"),
         ({"model": "toy_model:not_a_preset"}, r"toy_model:not_a_preset gave a str, needs a .*Preset"),
         ({"preset": "nano", "run": "../elsewhere"}, r"--run: found '\.\./elsewhere', needs a folder name"),
+        (
+            {"preset": "nano", "data": ""},
+            r"--data: found '', needs a path, a glob, tinyshakespeare or stdlib",
+        ),
         ({"preset": "nano", "mesh": "data=2"}, r"--mesh: found 'data=2'; one device is supported now"),
         ({"preset": "nano", "steps": "0"}, r"--steps: found '0', needs a whole number of at least 1"),
         ({"preset": "nano", "steps": "many"}, r"--steps: found 'many', needs a whole number"),

@@ -29,7 +29,7 @@ class NextToken:
 
     def load(self, data: str | None) -> TextData:
         """Reads `--data` (default: the standard library's sources) and splits it in sequence."""
-        return cut(read_corpus(data or DEFAULT_DATA), self.context)
+        return cut(read_corpus(DEFAULT_DATA if data is None else data), self.context)
 
     def loss(self, module: Any, batch: Mapping[str, jax.Array], rng: jax.Array) -> tuple[jax.Array, dict]:
         """Cross-entropy of "tokens" [b, context + 1], whose last `context` are the targets."""
