@@ -187,13 +187,20 @@ def _table(results: Sequence[Result]) -> None:
         table.add_column(heading, justify="right")
     for r in results:
         figures = (r.requests_per_s, r.rows_per_s, r.p50_ms, r.p99_ms, r.errors, r.mean_batch_rows)
-        cells = ["-" if f is None else f"{f:,}" for f in (*figures, r.server_cpu_us_per_request)]
+        cells = [_short(f) for f in (*figures, r.server_cpu_us_per_request)]
         table.add_row(str(r.concurrency), *cells)
     Console().print(table)
     compiles = results[-1].compiles_after_ready
     print("batch: mean rows of a run on the device; CPU µs: of the server, per call")
     if compiles is not None:
         print(f"compiles after READY: {compiles:.0f}")
+
+
+def _short(figure: float | None) -> str:
+    """As many digits as a table of 80 columns has room for and a measurement has meaning."""
+    if figure is None:
+        return "-"
+    return f"{figure:,.0f}" if figure >= 100 or figure == int(figure) else f"{figure:.2f}"
 
 
 def _require_matplotlib() -> None:
