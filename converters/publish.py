@@ -37,7 +37,7 @@ def claimed_version(model_dir: Path, version: int | None) -> Iterator[tuple[int,
             _flush_tree(claim)
             claim.rename(model_dir / str(number))
             _flush(model_dir)
-    except BaseException:
+    except BaseException:  # an interrupt too: whatever ends the export takes its half-written folder along
         shutil.rmtree(claim, ignore_errors=True)
         raise
 
