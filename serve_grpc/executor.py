@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from serve_grpc.batcher import Batch, Scheduler, Slice, Work
 from serve_grpc.errors import Cancelled, Code, DeadlinePassed, ExecutionFailed, RequestError, status_of
 from serve_grpc.metrics import VersionMetrics
 from serve_grpc.program import Program
-from serve_grpc.transport import Answer, Status
+from serve_grpc.transport import Status, respond
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +45,8 @@ class Executor:
     runs on its own never waits for Python. On a CPU the run takes the calling thread and there is nothing to overlap.
     """
 
-    def __init__(
-        self, scheduler: Scheduler, respond: Callable[[Sequence[Answer]], None], overlap: bool
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, overlap: bool) -> None:
         self._scheduler = scheduler
-        self._respond = respond
         self._overlap = overlap
         self._thread = threading.Thread(target=self._run, name="executor", daemon=True)
 
@@ -106,7 +103,7 @@ class Executor:
         except Exception as error:  # the device reports a failed run here
             self._fail(running.batch, metrics, error)
             return
-        self._respond([(work.call, payload) for work, payload in answers])
+        respond([(work.call, payload) for work, payload in answers])
         answered = time.monotonic()
         for work, _ in answers:
             work.answered = True
@@ -146,7 +143,7 @@ class Executor:
         for work in works:
             work.answered = True
             metrics.request(work.protocol, code).observe(now - work.call.received)
-        self._respond([(work.call, Status(code, str(error))) for work in works])
+        respond([(work.call, Status(code, str(error))) for work in works])
 
 
 def _answers(slices: Sequence[Slice], outputs: Sequence[np.ndarray]) -> list[tuple[Work, bytes]]:

@@ -1,9 +1,9 @@
-"""The receiving thread: calls from the transport, through their protocol and validation, into the queues."""
+"""From calls to queues: through their protocol and validation, on the threads that receive them."""
 
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from serve_grpc.batcher import Batcher, Refusal, Scheduler, Work
@@ -12,7 +12,7 @@ from serve_grpc.errors import ExecutionFailed, QueueFull, RequestError, status_o
 from serve_grpc.metrics import Metrics
 from serve_grpc.protocol import Inference, Method, WireProtocol
 from serve_grpc.serving import Serving
-from serve_grpc.transport import Answer, Call, Status, Transport
+from serve_grpc.transport import Answer, Call, Receive, Status, respond
 from serve_grpc.version import LoadedVersion
 
 log = logging.getLogger(__name__)
@@ -32,11 +32,13 @@ class Routed(NamedTuple):
 
 
 class Router:
-    """One hand-over to the queues per batch of calls."""
+    """Requests of every way in, to the queues: one hand-over per batch of calls.
+
+    One thread for each receiver of the transport; `admit` is for requests that come without one, such as HTTP's.
+    """
 
     def __init__(
         self,
-        transport: Transport,
         protocols: Sequence[WireProtocol],
         catalog: Catalog,
         serving: Serving,
@@ -44,11 +46,13 @@ class Router:
         metrics: Metrics,
         max_message_bytes: int,
     ) -> None:
-        self._transport = transport
         self._methods: Mapping[str, tuple[str, Method]] = {
             path: (protocol.name, method)
             for protocol in protocols
-            for path, method in protocol.methods.items()
+            for path, method in (
+                *protocol.methods.items(),
+                *((path, method) for path, (method, _) in protocol.streams.items()),
+            )
         }
         self._catalog = catalog
         self._serving = serving
@@ -56,31 +60,42 @@ class Router:
         self._metrics = metrics
         self._max_message_bytes = max_message_bytes
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="router", daemon=True)
+        self._threads: list[threading.Thread] = []
 
-    def start(self) -> None:
+    def start(self, receivers: Iterable[Receive]) -> None:
         """Begins to receive."""
-        self._thread.start()
+        for receive in receivers:
+            thread = threading.Thread(target=self._run, args=(receive,), name="router", daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def stop(self) -> None:
-        """Ends the thread; the transport must have no accepted calls left."""
+        """Ends the threads; no accepted call may be left."""
         self._stopping.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
-    def _run(self) -> None:
+    def _run(self, receive: Receive) -> None:
         while not self._stopping.is_set():
-            calls = self._transport.receive(MOST_CALLS, WAKE_SECONDS)
+            calls = receive(MOST_CALLS, WAKE_SECONDS)
             if calls:
                 self._handle(calls)
 
     def _handle(self, calls: Sequence[Call]) -> None:
+        def parse(call: Call) -> tuple[Call, str, Callable[[], bytes | Inference]]:
+            protocol, method = self._methods[call.method]
+            return call, protocol, lambda: method(call.payload, self._catalog)
+
+        self.admit([parse(call) for call in calls])
+
+    def admit(self, requests: Sequence[tuple[Call, str, Callable[[], bytes | Inference]]]) -> None:
+        """Queues or answers each (call, protocol, what reads it). Any thread."""
         answers: list[Answer] = []
         routed: list[Routed] = []
-        for call in calls:
-            protocol, method = self._methods[call.method]
+        for call, protocol, read in requests:
             inference = None
             try:
-                inference = method(call.payload, self._catalog)
+                inference = read()
                 if isinstance(inference, bytes):
                     answers.append((call, inference))
                 else:
@@ -94,7 +109,7 @@ class Router:
         if routed:
             self._submit(routed, answers)
         if answers:
-            self._transport.respond(answers)
+            respond(answers)
 
     def _route(self, call: Call, protocol: str, inference: Inference) -> Routed:
         version, batcher = self._serving.find(inference.model, inference.version, inference.signature)

@@ -74,9 +74,8 @@ class Server:
         self._scheduler = Scheduler()
         self._transport = open_transport(listen, protocols)
         self._health = Health(self._transport.set_health)
-        self._executor = Executor(self._scheduler, self._transport.respond, device.overlap)
+        self._executor = Executor(self._scheduler, device.overlap)
         self._router = Router(
-            self._transport,
             protocols,
             self._catalog,
             self._serving,
@@ -104,7 +103,7 @@ class Server:
         self._addresses = f"grpc={grpc} http={self._http.start()}"
         log.info("listening %s transport=%s", self._addresses, self._transport.name)
         self._executor.start()
-        self._router.start()
+        self._router.start(self._transport.receivers)
         self._repository.start(self._settings.repository.poll_seconds)
 
     def stop(self, more_signals: "queue.SimpleQueue[int]") -> int:
@@ -200,12 +199,13 @@ def check_transport(listen: ListenSettings) -> None:
 def open_transport(listen: ListenSettings, protocols: list[WireProtocol]) -> Transport:
     """The transport of the settings, not yet bound."""
     methods = [path for protocol in protocols for path in protocol.methods]
+    streams = {path: refusal for protocol in protocols for path, (_, refusal) in protocol.streams.items()}
     if listen.grpc_socket is not None:
         target = f"unix:{listen.grpc_socket.absolute()}"
     else:
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
         target = f"{host}:{listen.grpc_port}"
-    return GrpcioTransport(target, methods, listen.max_message_bytes)
+    return GrpcioTransport(target, methods, streams, listen.max_message_bytes)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import numpy as np
 
 from converters.manifest import TensorInfo
 from serve_grpc.catalog import Catalog
+from serve_grpc.transport import Refusal
 
 
 class GivenTensor(NamedTuple):
@@ -26,7 +27,8 @@ class GivenTensor(NamedTuple):
 class Inference:
     """What a request asks for, in no protocol's terms.
 
-    version 0: the one that is serving. signature "": predict. outputs (): all of them.
+    version 0: the one that is serving, or that `label` names. signature "": predict. outputs (): all of them.
+    priority: 1 goes before 0 in the queue. timeout: seconds it may wait in the queue, from when it was received.
     encode: (model, version, outputs, their arrays [rows, ...]) -> the response's bytes.
     """
 
@@ -36,6 +38,9 @@ class Inference:
     inputs: Sequence[GivenTensor]
     outputs: tuple[str, ...]
     encode: "Encode"
+    label: str = ""
+    priority: int = 0
+    timeout: float | None = None
 
 
 Encode = Callable[[str, int, Sequence[TensorInfo], Sequence[np.ndarray]], bytes]
@@ -44,7 +49,11 @@ Method = Callable[[bytes, Catalog], "bytes | Inference"]
 
 
 class WireProtocol(Protocol):
-    """name: the `protocol` label of the metrics. methods: full path -> method."""
+    """name: the `protocol` label of the metrics. methods: full path -> method, for unary calls.
+
+    streams: full path -> (method of each message, how it is refused), for bidirectional ones.
+    """
 
     name: str
     methods: Mapping[str, Method]
+    streams: Mapping[str, tuple[Method, Refusal]]

@@ -10,6 +10,7 @@ from jaxport.wire import prediction_pb2 as pb
 from serve_grpc.catalog import Catalog, SignatureInfo, VersionInfo
 from serve_grpc.errors import InvalidRequest
 from serve_grpc.protocol import GivenTensor, Inference, Method
+from serve_grpc.transport import Refusal
 
 SERVICE = "jaxport.v1.PredictionService"
 
@@ -25,6 +26,7 @@ class JaxportV1:
             f"/{SERVICE}/GetModel": get_model,
             f"/{SERVICE}/ListModels": list_models,
         }
+        self.streams: Mapping[str, tuple[Method, Refusal]] = {}
 
 
 def predict(payload: bytes, _: Catalog) -> Inference:

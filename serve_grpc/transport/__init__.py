@@ -1,10 +1,10 @@
 """How bytes come in and go out: a batch of calls in, a batch of answers out.
 
 A transport knows gRPC and nothing of tensors. It is what a front outside the GIL gives and what grpcio can imitate:
-`receive` and `respond` move many calls for one hand-over between threads.
+receiving and responding move many calls for one hand-over between threads.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -18,13 +18,17 @@ class Status(NamedTuple):
     message: str
 
 
+# (key, value) in the order sent; values are bytes for keys that end in -bin.
+Metadata = Sequence[tuple[str, str | bytes]]
+
+
 @dataclass(slots=True, eq=False)
 class Call:
-    """One accepted unary call. It must be answered exactly once, by `Transport.respond`.
+    """One accepted unary call, or one message of a stream. It must be answered exactly once, by `respond`.
 
     method: "/package.Service/Method". deadline and received: seconds of time.monotonic().
+    handle and sink: its transport's own, by which the answer finds its way back.
     cancelled: set by the transport, from its own thread, when the caller has gone; an answer is then dropped.
-    handle: the transport's own.
     """
 
     method: str
@@ -32,10 +36,33 @@ class Call:
     deadline: float | None
     received: float
     handle: Any
+    sink: "Sink"
+    metadata: Metadata = ()
     cancelled: bool = False
 
 
 Answer = tuple[Call, bytes | Status]
+# Up to so many calls as soon as there is one, or none after so many seconds. One thread only.
+Receive = Callable[[int, float], list[Call]]
+# How a refusal looks as a message of a stream: (the request's payload, the status) -> the message.
+Refusal = Callable[[bytes, Status], bytes]
+
+
+class Sink(Protocol):
+    """Where the answers of some calls go."""
+
+    def respond(self, answers: Sequence[Answer]) -> None:
+        """Answers calls of this sink. Any thread; never blocks on the network."""
+        ...
+
+
+def respond(answers: Sequence[Answer]) -> None:
+    """Answers calls, whichever way they came in: one hand-over for each way."""
+    by_sink: dict[int, list[Answer]] = {}
+    for answer in answers:
+        by_sink.setdefault(id(answer[0].sink), []).append(answer)
+    for group in by_sink.values():
+        group[0][0].sink.respond(group)
 
 
 class Drained(NamedTuple):
@@ -54,12 +81,9 @@ class Transport(Protocol):
         """Binds and accepts; returns the address. Raises EnvironmentUnfit when the address is taken."""
         ...
 
-    def receive(self, most: int, timeout: float) -> list[Call]:
-        """Up to `most` calls as soon as there is one, or none after `timeout` seconds. One thread only."""
-        ...
-
-    def respond(self, answers: Sequence[Answer]) -> None:
-        """Answers calls. Any thread; never blocks on the network."""
+    @property
+    def receivers(self) -> Sequence[Receive]:
+        """Where calls come from; each is for a thread of its own."""
         ...
 
     def set_health(self, service: str, serving: bool | None) -> None:

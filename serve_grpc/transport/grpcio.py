@@ -10,7 +10,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,13 +20,15 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from serve_grpc.errors import Code, EnvironmentUnfit
-from serve_grpc.transport import Answer, Call, Drained, Status
+from serve_grpc.transport import Answer, Call, Drained, Receive, Refusal, Status
 from serve_grpc.transport.gather import Gather
 
 CODES = {code.value[0]: code for code in grpc.StatusCode}
 # Trailers travel in headers, which peers cap at 8 KiB.
 LONGEST_DETAIL = 2000
 MOST_PENDING = 1_000_000
+# Requests of one stream that may wait for their answers; the next is not read before one is back.
+MOST_OPEN_PER_STREAM = 64
 # Draining: no call for QUIET_SECONDS means that the core holds none; callers that send without waiting for answers
 # never let it be quiet, hence a limit. Then a moment for the GOAWAY to go out. TICK: left to grpcio to cancel in.
 QUIET_SECONDS = 0.03
@@ -38,14 +40,18 @@ TICK = 0.05
 class GrpcioTransport:
     """grpc.aio behind the Transport interface, with grpc.health.v1 and reflection on the same port.
 
-    target: "host:port" or "unix:/path". methods: the full paths it accepts; others are UNIMPLEMENTED.
+    target: "host:port" or "unix:/path". methods: the full paths of the unary calls it accepts; streams: those of
+    the bidirectional ones, each message of which is a call of its own, answered in order. Others are UNIMPLEMENTED.
     """
 
     name = "grpcio"
 
-    def __init__(self, target: str, methods: Iterable[str], max_message_bytes: int) -> None:
+    def __init__(
+        self, target: str, methods: Iterable[str], streams: Mapping[str, Refusal], max_message_bytes: int
+    ) -> None:
         self._target = target
         self._methods = tuple(methods)
+        self._streams = streams
         self._max_message_bytes = max_message_bytes
         self._calls: queue.SimpleQueue[list[Call]] = queue.SimpleQueue()
         self._accepted = self._open = 0  # touched on the loop's thread only
@@ -61,8 +67,12 @@ class GrpcioTransport:
         self._thread.start()
         return self._on_loop(self._start())
 
-    def receive(self, most: int, timeout: float) -> list[Call]:
-        """Up to `most` calls as soon as there is one, or none after `timeout` seconds."""
+    @property
+    def receivers(self) -> Sequence[Receive]:
+        """One: the loop's."""
+        return (self._receive,)
+
+    def _receive(self, most: int, timeout: float) -> list[Call]:
         calls: list[Call] = []
         try:
             calls += self._calls.get(timeout=timeout)
@@ -118,9 +128,11 @@ class GrpcioTransport:
             ]
         )
         await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)  # its own default is SERVING
-        self._server.add_generic_rpc_handlers((_Methods({m: self._handler(m) for m in self._methods}),))
+        handlers = {method: self._handler(method) for method in self._methods}
+        handlers |= {method: self._stream_handler(method) for method in self._streams}
+        self._server.add_generic_rpc_handlers((_Methods(handlers),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        services = {method.split("/")[1] for method in self._methods} | {health.SERVICE_NAME}
+        services = {method.split("/")[1] for method in handlers} | {health.SERVICE_NAME}
         reflection.enable_server_reflection((*sorted(services), reflection.SERVICE_NAME), self._server)
         if self._target.startswith("unix:") and _is_listened_to(self._target.removeprefix("unix:")):
             # grpcio would take the path over and leave the other server deaf.
@@ -142,31 +154,68 @@ class GrpcioTransport:
     def _handler(self, method: str) -> grpc.RpcMethodHandler:
         return grpc.unary_unary_rpc_method_handler(partial(self._call, method))
 
+    def _stream_handler(self, method: str) -> grpc.RpcMethodHandler:
+        return grpc.stream_stream_rpc_method_handler(partial(self._stream, method, self._streams[method]))
+
     async def _call(self, method: str, payload: bytes, context: aio.ServicerContext) -> bytes:
+        answer = self._within_limit(await self._answer(method, payload, context))
+        if isinstance(answer, bytes):
+            return answer
+        await context.abort(CODES[answer.code], answer.message[:LONGEST_DETAIL])
+        raise AssertionError("abort raises")
+
+    async def _stream(
+        self, method: str, refusal: Refusal, messages: AsyncIterator[bytes], context: aio.ServicerContext
+    ) -> AsyncIterator[bytes]:
+        """A message is read while earlier ones are still being answered; answers leave in the order of requests."""
+        answers: asyncio.Queue[tuple[bytes, asyncio.Task[bytes | Status]] | None] = asyncio.Queue(
+            MOST_OPEN_PER_STREAM
+        )
+
+        async def read() -> None:
+            async for payload in messages:
+                answer = asyncio.ensure_future(self._answer(method, payload, context))
+                await answers.put((payload, answer))
+            await answers.put(None)
+
+        reading = asyncio.ensure_future(read())
+        try:
+            while (entry := await answers.get()) is not None:
+                payload, answering = entry
+                answer = self._within_limit(await answering)
+                yield refusal(payload, answer) if isinstance(answer, Status) else answer
+        finally:
+            reading.cancel()
+            while not answers.empty():
+                if (entry := answers.get_nowait()) is not None:
+                    entry[1].cancel()
+
+    async def _answer(self, method: str, payload: bytes, context: aio.ServicerContext) -> bytes | Status:
         now = time.monotonic()
         remaining = context.time_remaining()
+        deadline = None if remaining is None else now + remaining
+        metadata = context.invocation_metadata() or ()
         answered = self._loop.create_future()
-        call = Call(method, payload, None if remaining is None else now + remaining, now, answered)
+        call = Call(method, payload, deadline, now, answered, self, metadata)  # type: ignore[arg-type]
         self._accepted += 1
         self._open += 1
         self._gather.accepted(call)
         try:
-            answer = await answered
+            return await answered
         except asyncio.CancelledError:  # the caller has gone, or its deadline has passed
             call.cancelled = True
             raise
         finally:
             self._open -= 1
-        if isinstance(answer, bytes):
-            if len(answer) <= self._max_message_bytes:
-                return answer
-            answer = Status(
-                Code.RESOURCE_EXHAUSTED,
-                f"the response has {len(answer)} bytes, over the server's --max-message-bytes {self._max_message_bytes}; "
-                "ask for fewer rows or outputs, or raise it",
-            )
-        await context.abort(CODES[answer.code], answer.message[:LONGEST_DETAIL])
-        raise AssertionError("abort raises")
+
+    def _within_limit(self, answer: bytes | Status) -> bytes | Status:
+        if isinstance(answer, Status) or len(answer) <= self._max_message_bytes:
+            return answer
+        return Status(
+            Code.RESOURCE_EXHAUSTED,
+            f"the response has {len(answer)} bytes, over the server's --max-message-bytes {self._max_message_bytes}; "
+            "ask for fewer rows or outputs, or raise it",
+        )
 
     async def _drain(self, timeout: float) -> Drained:
         if self._server is None:

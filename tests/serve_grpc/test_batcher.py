@@ -17,7 +17,7 @@ LINEAR = BucketChoice.of({1: 1.0, 2: 1.99, 4: 3.97, 8: 7.9})
 
 
 def work(rows: int, deadline: float | None = None) -> Work:
-    call = Call("/m", b"", deadline, time.monotonic(), None)
+    call = Call("/m", b"", deadline, time.monotonic(), None, None)  # type: ignore[arg-type]
     return Work(call, "test", [np.zeros((rows, 1))], rows, (0,), lambda _: b"")
 
 

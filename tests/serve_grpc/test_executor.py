@@ -67,13 +67,13 @@ def test_every_request_gets_its_own_rows_and_a_failed_run_hurts_only_its_batch(o
         program.add(bucket, double)
     scheduler, answers = Scheduler(), Answers()
     batcher = Batcher(Runnable(program, VersionMetrics(Metrics(), "m", 1, "")), choice, 10_000)
-    executor = Executor(scheduler, answers.respond, overlap)
+    executor = Executor(scheduler, overlap)
     rng = np.random.default_rng(0)
     works = []
     for i in range(300):
         rows = int(rng.integers(1, 11))
         x = np.full((rows, 2), 13 if i % 50 == 7 else 100 + i, np.float32)
-        call = Call("/m", b"", None, time.monotonic(), None)
+        call = Call("/m", b"", None, time.monotonic(), None, answers)
         works.append(Work(call, "test", [x], rows, (0,), lambda arrays: arrays[0].tobytes()))
     executor.start()
     for at in range(0, 300, 7):
