@@ -15,8 +15,8 @@ LOCKS = {
     "train-cuda12": ("train", "cuda12"),
     "export-cpu": ("export",),
     "export-cuda12": ("export", "cuda12"),
-    "serve-cpu": ("serve",),
-    "serve-cuda12": ("serve", "cuda12"),
+    "serve-cpu": ("serve", "native"),
+    "serve-cuda12": ("serve", "native", "cuda12"),
 }
 OPTIONS = (
     "--universal",

@@ -34,8 +34,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--transport",
         default=ListenSettings.transport,
         choices=("auto", "grpcio", "native"),
-        help="what carries gRPC",
+        help="what carries gRPC; auto: native where only this machine can connect (default: %(default)s)",
     )
+    flag("--behind-proxy", action="store_true", help="a proxy limits what reaches an open native port")
     flag(
         "--poll-seconds",
         type=float,
@@ -92,6 +93,7 @@ def settings_from(flags: argparse.Namespace) -> ServeSettings:
             grpc_socket=flags.grpc_socket,
             http_port=flags.http_port,
             transport=flags.transport,
+            behind_proxy=flags.behind_proxy,
             max_message_bytes=message_bytes(flags.max_message_bytes),
         ),
         batch=BatchSettings(flags.max_batch, flags.max_queue),

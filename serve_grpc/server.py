@@ -30,9 +30,8 @@ from serve_grpc.protocol.jaxport_v1 import JaxportV1
 from serve_grpc.repository import Repository
 from serve_grpc.router import Router
 from serve_grpc.serving import Serving
-from serve_grpc.settings import ListenSettings, ServeSettings
-from serve_grpc.transport import Transport
-from serve_grpc.transport.grpcio import GrpcioTransport
+from serve_grpc.settings import ServeSettings
+from serve_grpc.transport.choose import Choice, choose, open_transport
 from serve_grpc.version import Loader
 
 log = logging.getLogger(__name__)
@@ -47,12 +46,12 @@ def serve(settings: ServeSettings) -> int:
     # Three threads share the interpreter: at the default 5 ms a run that took 0.1 ms waits 5 to be answered.
     sys.setswitchinterval(0.0005)
     check_folder(settings.repository.models)
-    check_transport(settings.listen)
+    transport = choose(settings.listen)
     device = open_device(settings.repository.cache_dir)
     if settings.repository.warm_only:
         return warm(settings, device)
     threading.excepthook = thread_died
-    server = Server(settings, device)
+    server = Server(settings, transport, device)
     with stop_signals() as stops:
         server.start()
         first = stops.get()
@@ -63,7 +62,7 @@ def serve(settings: ServeSettings) -> int:
 class Server:
     """Wires transport -> protocol -> batcher -> executor, and what keeps them fed."""
 
-    def __init__(self, settings: ServeSettings, device: Device) -> None:
+    def __init__(self, settings: ServeSettings, transport: Choice, device: Device) -> None:
         listen = settings.listen
         protocols: list[WireProtocol] = [JaxportV1()]
         self._settings = settings
@@ -72,7 +71,8 @@ class Server:
         self._catalog = Catalog()
         self._serving = Serving(self._catalog)
         self._scheduler = Scheduler()
-        self._transport = open_transport(listen, protocols)
+        self._transport = open_transport(transport, listen, protocols)
+        self._why = transport.reason
         self._health = Health(self._transport.set_health)
         self._executor = Executor(self._scheduler, device.overlap)
         self._router = Router(
@@ -101,7 +101,7 @@ class Server:
         """Ports first, so that a taken one is known before minutes of compiling; models then, in the background."""
         grpc = self._transport.start()
         self._addresses = f"grpc={grpc} http={self._http.start()}"
-        log.info("listening %s transport=%s", self._addresses, self._transport.name)
+        log.info("listening %s transport=%s because=%r", self._addresses, self._transport.name, self._why)
         self._executor.start()
         self._router.start(self._transport.receivers)
         self._repository.start(self._settings.repository.poll_seconds)
@@ -188,24 +188,6 @@ def check_folder(models: Path) -> None:
             f"--models {models}: neither it nor its parent exists; name the folder of the models"
         )
     log.warning("models=%s does not exist yet; waiting for it", models)
-
-
-def check_transport(listen: ListenSettings) -> None:
-    """Raises ConfigError for a transport this build does not have."""
-    if listen.transport == "native":
-        raise ConfigError("--transport native is not in this version; needed: auto or grpcio")
-
-
-def open_transport(listen: ListenSettings, protocols: list[WireProtocol]) -> Transport:
-    """The transport of the settings, not yet bound."""
-    methods = [path for protocol in protocols for path in protocol.methods]
-    streams = {path: refusal for protocol in protocols for path, (_, refusal) in protocol.streams.items()}
-    if listen.grpc_socket is not None:
-        target = f"unix:{listen.grpc_socket.absolute()}"
-    else:
-        host = f"[{listen.host}]" if ":" in listen.host else listen.host
-        target = f"{host}:{listen.grpc_port}"
-    return GrpcioTransport(target, methods, streams, listen.max_message_bytes)
 
 
 @contextmanager

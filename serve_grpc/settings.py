@@ -15,6 +15,7 @@ class ListenSettings:
     grpc_socket: Path | None = None
     http_port: int = 8501
     transport: str = "auto"
+    behind_proxy: bool = False
     max_message_bytes: int = DEFAULT_BYTES
 
 

@@ -51,6 +51,7 @@ class GrpcioTransport:
     ) -> None:
         self._target = target
         self._methods = tuple(methods)
+        self._reflected: tuple[str, ...] = ()
         self._streams = streams
         self._max_message_bytes = max_message_bytes
         self._calls: queue.SimpleQueue[list[Call]] = queue.SimpleQueue()
@@ -61,6 +62,10 @@ class GrpcioTransport:
         self._held: list[Answer] | None = None  # answers kept back while draining
         self._health = _Health()
         self._server: aio.Server | None = None
+
+    def also_reflect(self, methods: Iterable[str]) -> None:
+        """Methods that somebody else serves at the same address, for reflection to name."""
+        self._reflected = tuple(methods)
 
     def start(self) -> str:
         """Binds and accepts; returns the address. Raises EnvironmentUnfit when the address is taken."""
@@ -132,13 +137,9 @@ class GrpcioTransport:
         handlers |= {method: self._stream_handler(method) for method in self._streams}
         self._server.add_generic_rpc_handlers((_Methods(handlers),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        services = {method.split("/")[1] for method in handlers} | {health.SERVICE_NAME}
+        services = {method.split("/")[1] for method in (*handlers, *self._reflected)} | {health.SERVICE_NAME}
         reflection.enable_server_reflection((*sorted(services), reflection.SERVICE_NAME), self._server)
-        if self._target.startswith("unix:") and _is_listened_to(self._target.removeprefix("unix:")):
-            # grpcio would take the path over and leave the other server deaf.
-            raise EnvironmentUnfit(
-                f"--grpc-socket {self._target}: another server listens there; choose another"
-            )
+        refuse_taken_socket(self._target)
         try:
             port = self._server.add_insecure_port(self._target)
         except RuntimeError as error:
@@ -158,7 +159,7 @@ class GrpcioTransport:
         return grpc.stream_stream_rpc_method_handler(partial(self._stream, method, self._streams[method]))
 
     async def _call(self, method: str, payload: bytes, context: aio.ServicerContext) -> bytes:
-        answer = self._within_limit(await self._answer(method, payload, context))
+        answer = within_limit(await self._answer(method, payload, context), self._max_message_bytes)
         if isinstance(answer, bytes):
             return answer
         await context.abort(CODES[answer.code], answer.message[:LONGEST_DETAIL])
@@ -182,7 +183,7 @@ class GrpcioTransport:
         try:
             while (entry := await answers.get()) is not None:
                 payload, answering = entry
-                answer = self._within_limit(await answering)
+                answer = within_limit(await answering, self._max_message_bytes)
                 yield refusal(payload, answer) if isinstance(answer, Status) else answer
         finally:
             reading.cancel()
@@ -207,15 +208,6 @@ class GrpcioTransport:
             raise
         finally:
             self._open -= 1
-
-    def _within_limit(self, answer: bytes | Status) -> bytes | Status:
-        if isinstance(answer, Status) or len(answer) <= self._max_message_bytes:
-            return answer
-        return Status(
-            Code.RESOURCE_EXHAUSTED,
-            f"the response has {len(answer)} bytes, over the server's --max-message-bytes {self._max_message_bytes}; "
-            "ask for fewer rows or outputs, or raise it",
-        )
 
     async def _drain(self, timeout: float) -> Drained:
         if self._server is None:
@@ -291,6 +283,23 @@ class _Methods(grpc.GenericRpcHandler):
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         return self._handlers.get(handler_call_details.method)
+
+
+def refuse_taken_socket(target: str) -> None:
+    """Raises EnvironmentUnfit for a unix socket in use: binding it would leave the other server deaf."""
+    if target.startswith("unix:") and _is_listened_to(target.removeprefix("unix:")):
+        raise EnvironmentUnfit(f"--grpc-socket {target}: another server listens there; choose another")
+
+
+def within_limit(answer: bytes | Status, max_message_bytes: int) -> bytes | Status:
+    """The answer, or the status that says that it is too large to send."""
+    if isinstance(answer, Status) or len(answer) <= max_message_bytes:
+        return answer
+    return Status(
+        Code.RESOURCE_EXHAUSTED,
+        f"the response has {len(answer)} bytes, over the server's --max-message-bytes {max_message_bytes}; "
+        "ask for fewer rows or outputs, or raise it",
+    )
 
 
 def _is_listened_to(path: str) -> bool:

@@ -7,8 +7,8 @@ import pytest
 
 from serve_grpc.errors import STATUS, ConfigError, RequestError
 from serve_grpc.flags import add_flags, message_bytes, settings_from
-from serve_grpc.server import check_transport
 from serve_grpc.settings import BatchSettings, DrainSettings, ListenSettings, RepositorySettings
+from serve_grpc.transport.choose import choose
 
 
 def settings(*flags: str):
@@ -66,9 +66,32 @@ def test_a_wrong_flag_is_named(flags: list[str], says: str) -> None:
     assert refused.value.exit_code == 2
 
 
-def test_the_native_transport_is_refused_in_one_line() -> None:
-    with pytest.raises(ConfigError, match="--transport native"):
-        check_transport(ListenSettings(transport="native"))
+@pytest.mark.parametrize(
+    ("listen", "name", "because"),
+    [
+        (ListenSettings(), "native", "loopback"),
+        (ListenSettings(host="localhost"), "native", "loopback"),
+        (ListenSettings(host="::1"), "native", "loopback"),
+        (ListenSettings(host="0.0.0.0", grpc_socket=Path("s")), "native", "a unix socket"),
+        (ListenSettings(host="0.0.0.0"), "grpcio", "0.0.0.0 is open"),
+        (ListenSettings(host="::"), "grpcio", ":: is open"),
+        (ListenSettings(host="model.example"), "grpcio", "model.example is open"),
+        (ListenSettings(host="0.0.0.0", behind_proxy=True), "native", "behind a proxy"),
+        (ListenSettings(host="0.0.0.0", behind_proxy=True, transport="native"), "native", "asked for"),
+        (ListenSettings(transport="grpcio"), "grpcio", "asked for"),
+    ],
+)
+def test_native_is_chosen_only_where_this_machine_alone_can_connect(
+    listen: ListenSettings, name: str, because: str
+) -> None:
+    choice = choose(listen)
+    assert choice.name == name
+    assert because in choice.reason
+
+
+def test_native_on_an_open_address_is_refused_unless_something_is_in_front() -> None:
+    with pytest.raises(ConfigError, match="--behind-proxy"):
+        choose(ListenSettings(host="0.0.0.0", transport="native"))
 
 
 def test_every_request_error_has_a_status() -> None:

@@ -1,0 +1,172 @@
+"""The transport on pygrpc-native: HTTP/2 and gRPC in Rust threads outside the interpreter. Only this file knows it.
+
+Unary calls come here in batches, as bytes. What the front does not do itself (grpc.health.v1, reflection, streams)
+goes to a grpcio server on a private unix socket behind it.
+
+What it leaves to others, and why it listens on loopback, on a unix socket or behind a proxy: it holds a whole message
+before its size can be checked, expands gzip without a limit, has no TLS, no connection age, and tells no client to go
+elsewhere when it drains.
+"""
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from pygrpc_native import EVENT_CANCEL, NativeGrpcFront
+
+from serve_grpc.errors import Code, EnvironmentUnfit
+from serve_grpc.transport import Answer, Call, Drained, Receive, Refusal, Status
+from serve_grpc.transport.grpcio import GrpcioTransport, refuse_taken_socket, within_limit
+
+# Of the runtime that does the HTTP/2 work: the interpreter is the bottleneck, and more threads only contend with it.
+IO_THREADS = 1
+# The front answers what it has accepted in its own time; closing it before that loses answers.
+FLUSH_TICK = 0.005
+LONGEST_DETAIL = 2000
+FALLBACK_STOP_SECONDS = 1.0
+
+
+class NativeTransport:
+    """pygrpc-native behind the Transport interface.
+
+    target: "host:port" or "unix:/path". methods: unary calls, served by the front; streams: bidirectional ones,
+    served by the grpcio server behind it.
+    """
+
+    name = "native"
+
+    def __init__(
+        self, target: str, methods: Iterable[str], streams: Mapping[str, Refusal], max_message_bytes: int
+    ) -> None:
+        self._target = target
+        self._paths = tuple(methods)
+        self._max_message_bytes = max_message_bytes
+        self._folder = Path(tempfile.mkdtemp(prefix="jaxport-"))
+        self._fallback_socket = self._folder / "fallback.sock"
+        self._fallback = GrpcioTransport(f"unix:{self._fallback_socket}", (), streams, max_message_bytes)
+        self._fallback.also_reflect(self._paths)
+        self._front: NativeGrpcFront  # from start() on: making one binds
+        self._started = False
+        self._open: dict[int, Call] = {}  # the receiver's thread adds, whoever answers removes
+        self._accepted = 0  # touched by the receiver's thread only
+        self._draining = threading.Event()
+
+    def start(self) -> str:
+        """Binds and accepts; returns the address. Raises EnvironmentUnfit when the address is taken."""
+        refuse_taken_socket(self._target)
+        self._fallback.start()
+        try:
+            front = NativeGrpcFront(
+                self._target,
+                [(path, False) for path in self._paths],
+                io_threads=IO_THREADS,
+                call_details=True,  # deadlines and metadata
+                metrics=True,  # tells when every answer has left
+            )
+        except (OSError, ValueError) as error:
+            self._fallback.stop()
+            flag = "--grpc-socket" if self._target.startswith("unix:") else "--host or --grpc-port"
+            raise EnvironmentUnfit(
+                f"cannot listen on {self._target}: taken or not allowed; change {flag}"
+            ) from error
+        front.set_fallback(str(self._fallback_socket))
+        front.start()
+        self._front, self._started = front, True
+        if self._target.startswith("unix:"):
+            return self._target
+        return f"{self._target.rpartition(':')[0]}:{front.bound_port}"
+
+    @property
+    def receivers(self) -> Sequence[Receive]:
+        """The front's, and that of the streams behind it."""
+        return (self._receive, *self._fallback.receivers)
+
+    def respond(self, answers: Sequence[Answer]) -> None:
+        """Hands each answer to the front; one whose caller has gone is dropped there."""
+        front = self._front
+        for call, answer in answers:
+            if self._open.pop(call.handle, None) is None:
+                continue
+            answer = within_limit(answer, self._max_message_bytes)
+            if isinstance(answer, Status):
+                front.fail(call.handle, answer.code, answer.message[:LONGEST_DETAIL])
+            else:
+                front.respond(call.handle, answer)
+
+    def set_health(self, service: str, serving: bool | None) -> None:
+        """What Check and Watch say; None makes the service unknown."""
+        self._fallback.set_health(service, serving)
+
+    def drain(self, timeout: float) -> Drained:
+        """Refuses new calls and waits up to `timeout` seconds until the accepted ones are answered and sent."""
+        end = time.monotonic() + timeout
+        self._draining.set()
+        while time.monotonic() < end and (self._open or not self._flushed()):
+            time.sleep(FLUSH_TICK)
+        left = len(self._open)
+        behind = self._fallback.drain(max(0.0, end - time.monotonic()))
+        return Drained(self._accepted + behind.accepted, left + behind.unanswered)
+
+    def stop(self) -> None:
+        """Closes the front, then what is behind it."""
+        if self._started:
+            self._front.close()
+        self._fallback.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _receive(self, most: int, timeout: float) -> list[Call]:
+        front = self._front
+        calls: list[Call] = []
+        # Without a timeout a thread that waits here is never woken by a second close.
+        events = front.recv_batch_details(most, int(timeout * 1000))
+        if not events:
+            if events is None:
+                time.sleep(timeout)  # closed
+            return calls
+        now = time.monotonic()
+        opened = self._open
+        for kind, call_id, method_id, payload, _, details in events:
+            if kind == EVENT_CANCEL or payload is None or details is None:
+                if (call := opened.get(call_id)) is not None:
+                    call.cancelled = True
+                continue
+            metadata, _, remaining = details
+            deadline = None if remaining is None else now + remaining
+            if self._refused(call_id, payload, remaining):
+                continue
+            call = Call(self._paths[method_id], payload, deadline, now, call_id, self, metadata)
+            opened[call_id] = call
+            calls.append(call)
+        self._accepted += len(calls)
+        return calls
+
+    def _refused(self, call_id: int, payload: bytes, remaining: float | None) -> bool:
+        """Whether a call was answered here: too large, too late, or the server is leaving."""
+        front = self._front
+        if len(payload) > self._max_message_bytes:
+            front.fail(
+                call_id,
+                Code.RESOURCE_EXHAUSTED,
+                f"the request has {len(payload)} bytes, over the server's --max-message-bytes "
+                f"{self._max_message_bytes}; send fewer rows, or raise it",
+            )
+        elif remaining is not None and remaining <= 0:
+            front.fail(call_id, Code.DEADLINE_EXCEEDED, "the deadline passed before the request was read")
+        elif self._draining.is_set():
+            front.fail(call_id, Code.UNAVAILABLE, "the server is shutting down; send this to another")
+        else:
+            return False
+        return True
+
+    def _flushed(self) -> bool:
+        """Whether every call the front ever started has its status sent."""
+        totals = self._front.metrics()
+        if totals is None:
+            return True
+        return all(
+            method["started"] <= sum(status["count"] for status in method["status"].values())
+            for method in totals["methods"].values()
+        )
