@@ -24,7 +24,8 @@ class Work:
 
     inputs: arrays [rows, ...] in the signature's order. outputs: positions of the outputs asked for.
     encode: turns those arrays into the response's bytes. taken and parts: a large request goes in several batches,
-    and its results are joined in order. answered: nothing more is to be done for it.
+    and its results are joined in order. started: seconds of time.monotonic() when its first rows left the queue.
+    answered: nothing more is to be done for it.
     """
 
     call: Call
@@ -35,6 +36,7 @@ class Work:
     encode: Callable[[Sequence[np.ndarray]], bytes]
     taken: int = 0
     parts: list[list[np.ndarray]] = field(default_factory=list)
+    started: float = 0.0
     answered: bool = False
 
 

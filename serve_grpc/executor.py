@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from serve_grpc.batcher import Batch, Scheduler, Slice, Work
+from serve_grpc.ended import Run
 from serve_grpc.errors import Cancelled, Code, DeadlinePassed, ExecutionFailed, RequestError, status_of
 from serve_grpc.metrics import VersionMetrics
 from serve_grpc.program import Program
@@ -34,6 +35,7 @@ class Running(NamedTuple):
     runnable: Runnable
     rows: int
     bucket: int
+    started: float
     launched: float
     outputs: Sequence[jax.Array]
 
@@ -74,7 +76,7 @@ class Executor:
 
     def _launch(self, batch: Batch) -> Running | None:
         runnable: Runnable = batch.batcher.program
-        self._shed(batch, runnable.metrics)
+        self._shed(batch, runnable)
         if not batch.slices:
             self._scheduler.done(batch)
             return None
@@ -86,34 +88,37 @@ class Executor:
             launched = time.monotonic()
             outputs = runnable.program.launch(bucket, arrays)
         except Exception as error:  # whatever a program raises, the server and its other models live on
-            self._fail(batch, runnable.metrics, error)
+            self._fail(batch, runnable, error)
             return None
+        waited = []
         for work, start, _ in batch.slices:
             if start == 0:
-                runnable.metrics.queue.observe(started - work.call.received)
-        runnable.metrics.assemble.observe(launched - started)
-        return Running(batch, runnable, rows, bucket, launched, outputs)
+                work.started = started
+                waited.append(started - work.call.received)
+        runnable.metrics.launched(waited, launched - started)
+        return Running(batch, runnable, rows, bucket, started, launched, outputs)
 
     def _finish(self, running: Running) -> None:
-        metrics = running.runnable.metrics
+        batch, runnable, rows, bucket, started, launched, outputs = running
         try:
-            outputs = running.runnable.program.fetch(running.outputs)
+            arrays = runnable.program.fetch(outputs)
             fetched = time.monotonic()
-            answers = _answers(running.batch.slices, outputs)
+            answers = _answers(batch.slices, arrays)
         except Exception as error:  # the device reports a failed run here
-            self._fail(running.batch, metrics, error)
+            self._fail(batch, runnable, error)
             return
         respond([(work.call, payload) for work, payload in answers])
         answered = time.monotonic()
         for work, _ in answers:
             work.answered = True
-            metrics.request(work.protocol, Code.OK).observe(answered - work.call.received)
-        self._scheduler.done(running.batch)
-        metrics.device.observe(fetched - running.launched)
-        metrics.rows.observe(running.rows)
-        metrics.padding.inc(running.bucket - running.rows)
+        signature = runnable.program.rules.signature
+        run = Run(signature, rows, bucket, started, launched, fetched, answered)
+        runnable.metrics.ended([work for work, _ in answers], signature, Code.OK, answered, run)
+        self._scheduler.done(batch)
+        runnable.metrics.ran(run)
 
-    def _shed(self, batch: Batch, metrics: VersionMetrics) -> None:
+    def _shed(self, batch: Batch, runnable: Runnable) -> None:
+        metrics = runnable.metrics
         for works, error, counter in (
             (
                 batch.expired,
@@ -128,22 +133,22 @@ class Executor:
         ):
             if works:
                 counter.inc(len(works))
-                self._refuse(works, metrics, error)
+                self._refuse(works, runnable, error)
 
-    def _fail(self, batch: Batch, metrics: VersionMetrics, error: Exception) -> None:
+    def _fail(self, batch: Batch, runnable: Runnable, error: Exception) -> None:
         log.error("a batch failed", exc_info=error)
         works = [work for work, _, _ in batch.slices if not work.answered]
         reason = str(error).partition("\n")[0][:300]
-        self._refuse(works, metrics, ExecutionFailed(f"the run failed: {type(error).__name__}: {reason}"))
+        self._refuse(works, runnable, ExecutionFailed(f"the run failed: {type(error).__name__}: {reason}"))
         self._scheduler.done(batch)
 
-    def _refuse(self, works: Sequence[Work], metrics: VersionMetrics, error: RequestError) -> None:
-        code = status_of(error)
-        now = time.monotonic()
+    def _refuse(self, works: Sequence[Work], runnable: Runnable, error: RequestError) -> None:
+        code, reason = status_of(error), str(error)
         for work in works:
             work.answered = True
-            metrics.request(work.protocol, code).observe(now - work.call.received)
-        respond([(work.call, Status(code, str(error))) for work in works])
+        signature, now = runnable.program.rules.signature, time.monotonic()
+        runnable.metrics.ended(works, signature, code, now, reason=reason)
+        respond([(work.call, Status(code, reason)) for work in works])
 
 
 def _answers(slices: Sequence[Slice], outputs: Sequence[np.ndarray]) -> list[tuple[Work, bytes]]:

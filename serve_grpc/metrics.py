@@ -1,7 +1,7 @@
 """What Prometheus can ask: a histogram per stage, and counters of what must not happen. Names begin with jaxport_."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from datetime import time as clock
 
@@ -9,13 +9,16 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
 )
 
+from serve_grpc.batcher import Work
+from serve_grpc.ended import Ended, Listener, Request, Run
 from serve_grpc.errors import Code
+from serve_grpc.histogram import Histogram, HistogramFamily
+from serve_grpc.transport import Call
 
 SECONDS = (
     50e-6, 100e-6, 200e-6, 400e-6, 800e-6, 1.5e-3, 3e-3, 6e-3, 12e-3, 25e-3, 50e-3, 0.1, 0.2, 0.5, 1, 2, 5, 15
@@ -25,9 +28,13 @@ VERSION = ("model", "version")
 
 
 class Metrics:
-    """All series of one server, in a registry of its own."""
+    """All series of one server, in a registry of its own.
+
+    listeners: told of every request that ends; set before the first one comes.
+    """
 
     def __init__(self) -> None:
+        self.listeners: tuple[Listener, ...] = ()
         disable_created_metrics()  # a second series for every one, with its time of birth
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -37,6 +44,9 @@ class Metrics:
         self.queue_seconds = self._histogram("jaxport_queue_seconds", "Accepted to leaving the queue")
         self.assemble_seconds = self._histogram("jaxport_assemble_seconds", "Copying rows into a bucket")
         self.device_seconds = self._histogram("jaxport_device_seconds", "One run of a bucket, to its results")
+        self.encode_seconds = self._histogram(
+            "jaxport_encode_seconds", "Results of a run to its answers handed to the transport"
+        )
         self.batch_rows = self._histogram("jaxport_batch_rows", "Rows of a run, padding aside", buckets=ROWS)
         self.padding_rows = self._counter("jaxport_padding_rows", "Rows run for nothing", VERSION)
         self.queue_depth = self._gauge("jaxport_queue_depth", "Rows that wait", (*VERSION, "signature"))
@@ -55,14 +65,33 @@ class Metrics:
             "jaxport_compiles_after_ready", "Traces and compiles by a request: a fault", ()
         )
 
+    def unrouted(self, call: Call, protocol: str, code: Code, reason: str, model: str = "") -> None:
+        """A request was answered that reached no model. model: the name it gave, if any."""
+        now = time.monotonic()
+        # A name that came from outside must not become a label.
+        self.request_seconds.labels("", "", protocol, code.name).observe(now - call.received)
+        if self.listeners:
+            self.tell(Ended(model, 0, "", code, reason, now, None, (_request(call, protocol),)))
+
+    def looked_up(self, call: Call, protocol: str) -> None:
+        """A request was answered from what the server knows of its models: no inference, so in no series."""
+        if self.listeners:
+            requests = (_request(call, protocol),)
+            self.tell(Ended("", 0, "", Code.OK, "", time.monotonic(), None, requests))
+
+    def tell(self, ended: Ended) -> None:
+        """Passes on what ended to those who listen."""
+        for listener in self.listeners:
+            listener(ended)
+
     def text(self) -> bytes:
         """The exposition format of Prometheus."""
         return generate_latest(self.registry)
 
     def _histogram(
         self, name: str, help: str, labels: tuple = VERSION, buckets: tuple = SECONDS
-    ) -> Histogram:
-        return Histogram(name, help, labels, buckets=buckets, registry=self.registry)
+    ) -> HistogramFamily:
+        return HistogramFamily(name, help, labels, buckets, self.registry)
 
     def _counter(self, name: str, help: str, labels: tuple) -> Counter:
         return Counter(name, help, labels, registry=self.registry)
@@ -76,27 +105,70 @@ class VersionMetrics:
 
     def __init__(self, metrics: Metrics, model: str, version: int, window_ends: str) -> None:
         self._metrics = metrics
+        self._model, self._version = model, version
         self._labels = (model, str(version))
         self._requests: dict[tuple[str, Code], Histogram] = {}
         self._depths: list[str] = []
-        self.queue = metrics.queue_seconds.labels(*self._labels)
-        self.assemble = metrics.assemble_seconds.labels(*self._labels)
-        self.device = metrics.device_seconds.labels(*self._labels)
-        self.rows = metrics.batch_rows.labels(*self._labels)
-        self.padding = metrics.padding_rows.labels(*self._labels)
+        self._queue = metrics.queue_seconds.labels(*self._labels)
+        self._assemble = metrics.assemble_seconds.labels(*self._labels)
+        self._device = metrics.device_seconds.labels(*self._labels)
+        self._encode = metrics.encode_seconds.labels(*self._labels)
+        self._rows = metrics.batch_rows.labels(*self._labels)
+        self._padding = metrics.padding_rows.labels(*self._labels)
         self.expired = metrics.shed.labels(model, "expired")
         self.cancelled = metrics.shed.labels(model, "cancelled")
         self.full = metrics.shed.labels(model, "queue_full")
         end = _midnight(window_ends)
         metrics.window_seconds.labels(*self._labels).set_function(lambda: end - time.time())
 
+    def launched(self, waited: Sequence[float], assembling: float) -> None:
+        """A batch went to the device. waited: seconds in the queue, of each request that is new in it."""
+        self._queue.observe_all(waited)
+        self._assemble.observe(assembling)
+
+    def ran(self, run: Run) -> None:
+        """A batch is answered."""
+        self._device.observe(run.fetched - run.launched)
+        self._encode.observe(run.answered - run.fetched)
+        self._rows.observe(run.rows)
+        if run.bucket > run.rows:
+            self._padding.inc(run.bucket - run.rows)
+
+    def ended(
+        self,
+        works: Sequence[Work],
+        signature: str,
+        code: Code,
+        at: float,
+        run: Run | None = None,
+        reason: str = "",
+    ) -> None:
+        """Requests that left the queue were answered together at time.monotonic() `at`. run: their last one."""
+        seconds: dict[str, list[float]] = {}
+        for work in works:
+            seconds.setdefault(work.protocol, []).append(at - work.call.received)
+        for protocol, values in seconds.items():
+            self._request(protocol, code).observe_all(values)
+        if self._metrics.listeners:
+            requests = [_request(w.call, w.protocol, w.started, w.rows) for w in works]
+            self._metrics.tell(Ended(self._model, self._version, signature, code, reason, at, run, requests))
+
+    def refused(self, call: Call, protocol: str, signature: str, code: Code, reason: str) -> None:
+        """A request was answered before it was queued."""
+        now = time.monotonic()
+        self._request(protocol, code).observe(now - call.received)
+        if self._metrics.listeners:
+            requests = (_request(call, protocol),)
+            self._metrics.tell(
+                Ended(self._model, self._version, signature, code, reason, now, None, requests)
+            )
+
     def watch_depth(self, signature: str, depth: Callable[[], int]) -> None:
         """Reports the rows that wait for a signature, read when asked."""
         self._depths.append(signature)
         self._metrics.queue_depth.labels(*self._labels, signature).set_function(depth)
 
-    def request(self, protocol: str, code: Code) -> Histogram:
-        """The latency series of one protocol and status."""
+    def _request(self, protocol: str, code: Code) -> Histogram:
         key = (protocol, code)
         series = self._requests.get(key)
         if series is None:
@@ -110,6 +182,10 @@ class VersionMetrics:
         self._metrics.window_seconds.remove(*self._labels)
         for signature in self._depths:
             self._metrics.queue_depth.remove(*self._labels, signature)
+
+
+def _request(call: Call, protocol: str, started: float = 0.0, rows: int = 0) -> Request:
+    return Request(call.method, protocol, call.metadata, call.received, started, rows)
 
 
 def _midnight(window_ends: str) -> float:

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -98,6 +97,7 @@ class Router:
                 inference = read()
                 if isinstance(inference, bytes):
                     answers.append((call, inference))
+                    self._metrics.looked_up(call, protocol)
                 else:
                     routed.append(self._route(call, protocol, inference))
             except RequestError as error:
@@ -150,11 +150,11 @@ class Router:
     def _refuse(
         self, call: Call, protocol: str, inference: Inference | bytes | None, error: RequestError
     ) -> Answer:
-        code = status_of(error)
-        live = self._serving.get(inference.model) if isinstance(inference, Inference) else None
-        seconds = time.monotonic() - call.received
-        if live is not None:
-            live.metrics.request(protocol, code).observe(seconds)
-        else:  # a name that came from outside must not become a label
-            self._metrics.request_seconds.labels("", "", protocol, code.name).observe(seconds)
-        return call, Status(code, str(error))
+        code, reason = status_of(error), str(error)
+        asked = inference if isinstance(inference, Inference) else None
+        live = self._serving.get(asked.model) if asked else None
+        if live is not None and asked is not None:
+            live.metrics.refused(call, protocol, asked.signature, code, reason)
+        else:
+            self._metrics.unrouted(call, protocol, code, reason, asked.model if asked else "")
+        return call, Status(code, reason)

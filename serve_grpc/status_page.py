@@ -78,10 +78,7 @@ def _signature(info: SignatureInfo) -> str:
 def _requests(metrics: Metrics) -> dict[tuple[str, str], dict[str, int]]:
     """(model, version) -> status -> requests, over all protocols."""
     counts: dict[tuple[str, str], dict[str, int]] = {}
-    for family in metrics.request_seconds.collect():
-        for sample in family.samples:
-            if sample.name.endswith("_count"):
-                labels = sample.labels
-                by_status = counts.setdefault((labels["model"], labels["version"]), {})
-                by_status[labels["status"]] = by_status.get(labels["status"], 0) + int(sample.value)
+    for labels, seconds in metrics.request_seconds.read():
+        by_status = counts.setdefault((labels["model"], labels["version"]), {})
+        by_status[labels["status"]] = by_status.get(labels["status"], 0) + seconds.observations
     return counts
