@@ -43,6 +43,10 @@ class StorageError(ConvertError):
     exit_code = 4
 
 
+class BadPolicy(ConvertError):
+    """A policy or a label, as a file or as typed, that does not say which version is meant."""
+
+
 class PlatformMissing(ConvertError):
     """The bundle has no program for this machine's device."""
 

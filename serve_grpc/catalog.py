@@ -5,7 +5,7 @@ Every method may be called from any thread. The facts are frozen: a reader keeps
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from converters.manifest import TensorInfo
 from serve_grpc.errors import NotFound
@@ -33,7 +33,11 @@ class SignatureInfo:
 
 @dataclass(frozen=True)
 class VersionInfo:
-    """One version of a model and how it is doing; reason: why it failed, else empty."""
+    """One version of a model and how it is doing; reason: why it failed, else empty.
+
+    labels: those that requests may use for it now; the catalog fills them in. Every loaded version is SERVING;
+    which of them answers requests that name none is `Catalog.serving`.
+    """
 
     version: int
     state: str
@@ -41,19 +45,42 @@ class VersionInfo:
     signatures: tuple[SignatureInfo, ...] = ()
     window_ends: str = ""
     usage: Mapping[str, str] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a model's versions are chosen now.
+
+    policy: as its file says it; "" before it could be read. default: the version of requests that name none.
+    labels: label -> the version it stands for. pending: label -> the version it will stand for once that is loaded.
+    problems: one line for each policy or label file that cannot be followed.
+    """
+
+    policy: str = ""
+    default: int | None = None
+    labels: Mapping[str, int] = field(default_factory=dict)
+    pending: Mapping[str, int] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    def labels_of(self, version: int) -> tuple[str, ...]:
+        """The labels that stand for a version, sorted."""
+        return tuple(sorted(label for label, number in self.labels.items() if number == version))
 
 
 class Catalog:
-    """model name -> version -> VersionInfo."""
+    """model name -> version -> VersionInfo, and how the versions of a model are chosen."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._models: dict[str, dict[int, VersionInfo]] = {}
+        self._choices: dict[str, Choice] = {}
 
     def put(self, model: str, info: VersionInfo) -> None:
         """Adds or replaces what is known of one version."""
         with self._lock:
-            self._models.setdefault(model, {})[info.version] = info
+            labels = self._choices.get(model, Choice()).labels_of(info.version)
+            self._models.setdefault(model, {})[info.version] = replace(info, labels=labels)
 
     def remove(self, model: str, version: int) -> None:
         """Forgets a version; a model without versions is forgotten too."""
@@ -62,6 +89,25 @@ class Catalog:
             versions.pop(version, None)
             if not versions:
                 self._models.pop(model, None)
+
+    def choose(self, model: str, choice: Choice | None) -> None:
+        """How a model's versions are chosen from now on; None: the model has gone."""
+        with self._lock:
+            if choice is None:
+                self._choices.pop(model, None)
+                return
+            self._choices[model] = choice
+            versions = self._models.get(model, {})
+            for number, info in versions.items():
+                versions[number] = replace(info, labels=choice.labels_of(number))
+
+    def choice(self, model: str) -> Choice:
+        """How a model's versions are chosen; an empty one for a model that is not here."""
+        return self._choices.get(model, Choice())
+
+    def policy(self, model: str) -> str:
+        """A model's policy as its file says it; "" before it could be read."""
+        return self.choice(model).policy
 
     def models(self) -> dict[str, list[VersionInfo]]:
         """Every model by name, versions ascending."""
@@ -73,14 +119,29 @@ class Catalog:
 
     def serving(self, model: str) -> VersionInfo | None:
         """The version that answers requests without a version."""
-        return next((info for info in self.models().get(model, ()) if info.state == SERVING), None)
+        default = self.choice(model).default
+        return next(
+            (i for i in self.models().get(model, ()) if i.version == default and i.state == SERVING), None
+        )
 
-    def version(self, model: str, version: int) -> VersionInfo:
-        """One version; 0: the one that is serving, or the newest when none is. Raises NotFound."""
+    def version(self, model: str, version: int, label: str = "") -> VersionInfo:
+        """One version; 0: what `label` stands for, else the one that is serving, or the newest when none is.
+
+        Raises NotFound.
+        """
         models = self.models()
         versions = models.get(model)
         if not versions:
+            if problems := self.choice(model).problems:
+                raise NotFound(f"model {model!r} has no version loaded: {problems[0]}")
             raise NotFound(f"model {model!r} is not here; the models are: {', '.join(models) or 'none'}")
+        if version == 0 and label:
+            labels = self.choice(model).labels
+            if label not in labels:
+                raise NotFound(
+                    f"model {model!r} has no label {label!r}; the labels are: {', '.join(sorted(labels)) or 'none'}"
+                )
+            version = labels[label]
         if version == 0:
             return self.serving(model) or versions[-1]
         for info in versions:

@@ -58,6 +58,9 @@ class Metrics:
             "jaxport_swap_seconds", "Version seen to version serving", ("model",)
         )
         self.load_failures = self._counter("jaxport_load_failures", "Versions that were refused", ("model",))
+        self.policy_problems = self._counter(
+            "jaxport_policy_problems", "Policy and label files that could not be followed", ("model",)
+        )
         self.cache_misses = self._counter(
             "jaxport_compile_cache_misses", "Compiles the cache did not have", ()
         )

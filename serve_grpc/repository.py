@@ -1,4 +1,4 @@
-"""Keeps what serves equal to what the models folder holds, by reading the folder again and again.
+"""Keeps what serves equal to what the models folder holds and its rules ask for, by reading it again and again.
 
 No inotify: NFS does not tell. A version that cannot be served is named once per change, and never takes down the
 one that serves. One thread, so one load at a time.
@@ -7,42 +7,29 @@ one that serves. One thread, so one load at a time.
 import logging
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from converters.bundle import list_models, list_versions
+from converters.bundle import list_models, list_versions, read_manifest
 from serve_grpc.batcher import Scheduler
-from serve_grpc.catalog import DRAINING, FAILED, LOADING, SERVING, Catalog, VersionInfo
+from serve_grpc.catalog import FAILED, LOADING, Catalog, VersionInfo
 from serve_grpc.compiles import CompileWatch
 from serve_grpc.metrics import Metrics
-from serve_grpc.serving import Serving
+from serve_grpc.plan import Plan, make_plan
+from serve_grpc.refusals import Fingerprint, Refusals, fingerprint
+from serve_grpc.rules import RulesReader
+from serve_grpc.serving import Live, Serving
+from serve_grpc.swap import Swapper
 from serve_grpc.version import LoadedVersion, Loader
 
 log = logging.getLogger(__name__)
 
-# A refused version is tried again when its files change, or after this long, doubling up to the most.
-RETRY_SECONDS = 30.0
-MOST_RETRY_SECONDS = 900.0
 # Attribute caches of network volumes lag: a model is gone when it was missing this often in a row.
 POLLS_UNTIL_GONE = 2
 
-# (path, size, modification time) of every file below a folder.
-Fingerprint = tuple[tuple[str, int, int], ...]
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A version that failed to load, and when it is worth another try."""
-
-    fingerprint: Fingerprint
-    reason: str
-    retry_at: float
-    delay: float
-
 
 class Repository:
-    """Polls `root`/<model>/<version>/.
+    """Polls `root`/<model>/<version>/, and the policy and labels beside the versions.
 
     on_health: called with a model's name and whether it serves; None: it has gone.
     on_ready: called once, when every model of the first poll was tried and at least one serves.
@@ -64,12 +51,13 @@ class Repository:
         self._loader = loader
         self._catalog = catalog
         self._serving = serving
-        self._scheduler = scheduler
+        self._swapper = Swapper(catalog, serving, scheduler, on_health)
         self._metrics = metrics
         self._watch = watch
-        self._on_health = on_health
         self._on_ready = on_ready
-        self._refused: dict[tuple[str, int], Refused] = {}
+        self._rules = RulesReader()
+        self._refusals = Refusals()
+        self._problems: dict[str, set[str]] = {}
         self._missing: dict[str, int] = {}
         self._unreadable = ""
         self._ready = False
@@ -94,7 +82,7 @@ class Repository:
     @property
     def refused(self) -> int:
         """How many versions are refused now."""
-        return len(self._refused)
+        return len(self._refusals)
 
     def poll(self) -> None:
         """Reads the folder once and loads, replaces and unloads what changed."""
@@ -132,120 +120,107 @@ class Repository:
             self._stopping.wait(poll_seconds)
 
     def _update(self, model: str) -> None:
-        """The highest version that loads is the one to serve."""
+        """Loads what the rules ask for, one version after the other, and serves what is there after each."""
+        folder = self._root / model
         try:
-            versions = list_versions(self._root / model)
+            versions = list_versions(folder)
         except OSError as error:
-            self._say_unreadable(f"{self._root / model}: {error.strerror}")
+            self._say_unreadable(f"{folder}: {error.strerror}")
             return
         self._forget_failures(model, versions)
         if not versions:
             self._absent(model)
             return
         self._missing.pop(model, None)
-        live = self._serving.get(model)
-        for version in reversed(versions):
-            if live is not None and live.info.version == version:
+        failed: set[int] = set()
+        while not self._stopping.is_set():
+            plan = self._follow(model, versions, failed, self._serving.live(model))
+            if not plan.load:
+                if plan.routes.default is None:
+                    self._swapper.tell_health(model, False)
+                self._say_problems(model, plan.problems)
                 return
-            if not self._stopping.is_set() and self._try(model, version, live):
-                return
+            if not self._add(model, plan.load[0], versions, failed):
+                failed.add(plan.load[0])
 
-    def _try(self, model: str, version: int, live: LoadedVersion | None) -> bool:
+    def _follow(
+        self, model: str, versions: list[int], failed: set[int], live: Live, new: LoadedVersion | None = None
+    ) -> Plan:
+        """Makes the plan for what is loaded, `new` with it, and serves as it says. Rules are read anew each time."""
+        folder = self._root / model
+        loaded = dict(live.versions)
+        if new is not None:
+            loaded[new.info.version] = new
+        rules = self._rules.read(folder)
+        blocked = failed | self._refusals.blocked(folder)
+        plan = make_plan(rules, versions, blocked, live.routes.having(loaded))
+        self._swapper.follow(model, rules, plan, loaded)
+        return plan
+
+    def _add(self, model: str, version: int, versions: list[int], failed: set[int]) -> bool:
+        """Loads a version and serves it; False when it was refused."""
         path = self._root / model / str(version)
-        fingerprint = _fingerprint(path)
-        before = self._refused.get((model, version))
-        if before is not None and before.fingerprint == fingerprint and time.monotonic() < before.retry_at:
-            return False
+        seen = fingerprint(path)
         started = time.monotonic()
         self._catalog.put(model, VersionInfo(version, LOADING))
+        live = self._serving.live(model)
         try:
-            loaded = self._loader.load(model, path, live)
+            key = read_manifest(path).swap_key
+            like = next((old for old in live.versions.values() if old.swap_key == key), None)
+            loaded = self._loader.load(model, path, like)
         except Exception as error:  # a bundle comes from outside; nothing in it may end the server
-            self._refuse(model, version, path, fingerprint, before, error)
+            self._refuse(model, version, path, seen, error)
             return False
-        self._refused.pop((model, version), None)
-        self._swap(loaded, live)
+        self._refusals.remove(model, version)
+        self._follow(model, versions, failed, live, loaded)
         seconds = time.monotonic() - started
         self._metrics.swap_seconds.labels(model).observe(seconds)
         log.info("serving model=%s version=%d seconds=%.2f", model, version, seconds)
         return True
 
-    def _swap(self, new: LoadedVersion, old: LoadedVersion | None) -> None:
-        if old is not None:
-            self._catalog.put(new.model, replace(old.info, state=DRAINING))
-        self._catalog.put(new.model, replace(new.info, state=SERVING))
-        self._serving.put(new)
-        self._on_health(new.model, True)
-        if old is not None:
-            self._drain(old)
-
-    def _drain(self, old: LoadedVersion) -> None:
-        """Answers what the old version accepted. Its weights go with the last reference."""
-        for batcher in old.batchers.values():
-            self._scheduler.close(batcher)
-        old.metrics.forget()
-        self._catalog.remove(old.model, old.info.version)
-        log.info("unloaded model=%s version=%d", old.model, old.info.version)
-
-    def _refuse(
-        self,
-        model: str,
-        version: int,
-        path: Path,
-        fingerprint: Fingerprint,
-        before: Refused | None,
-        error: Exception,
-    ) -> None:
+    def _refuse(self, model: str, version: int, path: Path, seen: Fingerprint, error: Exception) -> None:
         if not path.exists():
             log.warning("vanished model=%s version=%d while it was loaded", model, version)
             self._catalog.remove(model, version)
             return
         reason = str(error).partition("\n")[0] or type(error).__name__
-        news = before is None or (before.fingerprint, before.reason) != (fingerprint, reason)
-        delay = RETRY_SECONDS if before is None or news else min(before.delay * 2, MOST_RETRY_SECONDS)
-        self._refused[model, version] = Refused(fingerprint, reason, time.monotonic() + delay, delay)
+        news = self._refusals.add(model, version, seen, reason)
         self._catalog.put(model, VersionInfo(version, FAILED, reason))
         if self._serving.get(model) is None:
-            self._on_health(model, False)
+            self._swapper.tell_health(model, False)
         if news:
             self._metrics.load_failures.labels(model).inc()
             log.error("refused model=%s version=%d: %s", model, version, reason)
             log.debug("the traceback of the refusal", exc_info=error)
 
     def _forget_failures(self, model: str, versions: list[int]) -> None:
-        for name, version in list(self._refused):
-            if name == model and version not in versions:
-                del self._refused[name, version]
-                self._catalog.remove(name, version)
+        for version in self._refusals.forget_all_but(model, versions):
+            self._catalog.remove(model, version)
 
     def _absent(self, model: str) -> None:
         self._missing[model] = self._missing.get(model, 0) + 1
-        live = self._serving.get(model)
-        if live is not None and self._missing[model] < POLLS_UNTIL_GONE:
+        loaded = self._serving.live(model).versions
+        if loaded and self._missing[model] < POLLS_UNTIL_GONE:
             return
         self._forget_failures(model, [])
         self._missing.pop(model)
-        if live is not None:
+        self._rules.forget(model)
+        self._problems.pop(model, None)
+        if loaded:
             log.info("removed model=%s: its folder has gone", model)
-            self._serving.remove(model)
-            self._catalog.put(model, replace(live.info, state=DRAINING))
-            self._drain(live)
-        self._on_health(model, None)
+        self._swapper.remove(model)
+
+    def _say_problems(self, model: str, problems: Iterable[str]) -> None:
+        """Names each problem when it comes up, and not again while it lasts."""
+        before, now = self._problems.get(model, set()), set(problems)
+        self._problems[model] = now
+        for problem in sorted(now - before):
+            self._metrics.policy_problems.labels(model).inc()
+            log.error("policy model=%s: %s", model, problem)
+        if before and not now:
+            log.info("policy model=%s: its policy and labels can be followed again", model)
 
     def _say_unreadable(self, what: str) -> None:
         if what != self._unreadable:
             log.warning("cannot read %s; what is loaded keeps serving", what)
             self._unreadable = what
-
-
-def _fingerprint(path: Path) -> Fingerprint:
-    """Changes when any file below does; empty when the folder cannot be read."""
-    found = []
-    for folder, _, names in path.walk():
-        for file in (folder / name for name in names):
-            try:
-                stat = file.stat()
-            except OSError:
-                continue
-            found.append((str(file), stat.st_size, stat.st_mtime_ns))
-    return tuple(sorted(found))

@@ -112,7 +112,9 @@ class Router:
             respond(answers)
 
     def _route(self, call: Call, protocol: str, inference: Inference) -> Routed:
-        version, batcher = self._serving.find(inference.model, inference.version, inference.signature)
+        version, batcher = self._serving.find(
+            inference.model, inference.version, inference.signature, inference.label
+        )
         rules = batcher.program.program.rules
         inputs, rows = rules.arrays(inference.inputs)
         outputs = rules.chosen(inference.outputs)

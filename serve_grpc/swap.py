@@ -1,0 +1,104 @@
+"""Puts versions in and out of use: requests move at once, what was accepted is answered, then memory is freed."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from serve_grpc.batcher import Scheduler
+from serve_grpc.catalog import DRAINING, SERVING, Catalog, Choice
+from serve_grpc.plan import Plan
+from serve_grpc.rules import Rules
+from serve_grpc.serving import NOTHING, Live, Serving
+from serve_grpc.version import LoadedVersion
+
+log = logging.getLogger(__name__)
+
+
+class Swapper:
+    """Replaces what a model answers with. One thread at a time.
+
+    on_health: called with a model's name and whether it answers; None: it has gone.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        serving: Serving,
+        scheduler: Scheduler,
+        on_health: Callable[[str, bool | None], None],
+    ) -> None:
+        self._catalog = catalog
+        self._serving = serving
+        self._scheduler = scheduler
+        self._on_health = on_health
+        self._health: dict[str, bool] = {}
+
+    def follow(self, model: str, rules: Rules, plan: Plan, versions: Mapping[int, LoadedVersion]) -> None:
+        """Sends requests where the plan says and drains what it does not keep.
+
+        versions: every loaded one, of which some may be new. Nobody is sent to a version before it is SERVING in
+        the catalog, or from it after it is closed.
+        """
+        before = self._serving.live(model)
+        after = Live.of(plan.routes, versions)
+        for number, version in after.versions.items():
+            if number not in before.versions:
+                self._catalog.put(model, replace(version.info, state=SERVING))
+        if after != before:
+            self._serving.put(model, after)
+            _say_moves(model, before, after)
+        self._catalog.choose(model, _choice(rules, plan))
+        if after.default is not None or before.default is not None:
+            self.tell_health(model, after.default is not None)
+        for number, version in versions.items():
+            if number not in after.versions:
+                self._drain(version)
+
+    def remove(self, model: str) -> None:
+        """The model does not answer any more: drains all of its versions."""
+        before = self._serving.live(model)
+        self._serving.put(model, NOTHING)
+        self._catalog.choose(model, None)
+        for version in before.versions.values():
+            self._drain(version)
+        self.tell_health(model, None)
+
+    def tell_health(self, model: str, serving: bool | None) -> None:
+        """Passes a change on."""
+        if serving is None:
+            self._health.pop(model, None)
+        elif self._health.get(model) == serving:
+            return
+        else:
+            self._health[model] = serving
+        self._on_health(model, serving)
+
+    def _drain(self, old: LoadedVersion) -> None:
+        """Answers what the old version accepted, and drops its weights."""
+        self._catalog.put(old.model, replace(old.info, state=DRAINING))
+        for batcher in old.batchers.values():
+            self._scheduler.close(batcher)
+        for program in old.programs.values():
+            program.weights = {}
+        old.metrics.forget()
+        self._catalog.remove(old.model, old.info.version)
+        log.info("unloaded model=%s version=%d", old.model, old.info.version)
+
+
+def _choice(rules: Rules, plan: Plan) -> Choice:
+    labels = plan.routes.labels
+    pending = {label: version for label, version in rules.labels.items() if labels.get(label) != version}
+    policy = "" if rules.policy is None else str(rules.policy)
+    return Choice(policy, plan.routes.default, labels, pending, plan.problems)
+
+
+def _say_moves(model: str, before: Live, after: Live) -> None:
+    old, new = before.routes, after.routes
+    for label in sorted({*old.labels, *new.labels}):
+        if old.labels.get(label) != new.labels.get(label):
+            log.info(
+                "label model=%s label=%s version=%s before=%s",
+                model, label, new.labels.get(label), old.labels.get(label),
+            )  # fmt: skip
+    if old.default != new.default:
+        log.info("default model=%s version=%s before=%s", model, new.default, old.default)
