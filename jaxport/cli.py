@@ -17,6 +17,7 @@ COMMANDS = {
     "export": ("export", "turn a checkpoint into a bundle"),
     "verify": ("serve", "run a bundle's goldens in a fresh isolated process"),
     "inspect": ("serve", "what a bundle is, takes and weighs, until when it loads"),
+    "promote": ("serve", "point a label at a version, roll it back, or set which versions serve"),
     "serve": ("serve", "serve every bundle below a folder over gRPC"),
     "predict": ("", "call a served model"),
     "bench": ("", "load a served model and measure it"),
