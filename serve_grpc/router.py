@@ -2,14 +2,15 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from serve_grpc.batcher import Batcher, Refusal, Scheduler, Work
 from serve_grpc.catalog import Catalog
 from serve_grpc.errors import ExecutionFailed, QueueFull, RequestError, status_of
 from serve_grpc.metrics import Metrics
-from serve_grpc.protocol import Inference, Method, WireProtocol
+from serve_grpc.protocol import Inference, Method, Read, WireProtocol
 from serve_grpc.serving import Serving
 from serve_grpc.transport import Answer, Call, Receive, Status, respond
 from serve_grpc.version import LoadedVersion
@@ -81,20 +82,20 @@ class Router:
                 self._handle(calls)
 
     def _handle(self, calls: Sequence[Call]) -> None:
-        def parse(call: Call) -> tuple[Call, str, Callable[[], bytes | Inference]]:
+        def parse(call: Call) -> tuple[Call, str, Read]:
             protocol, method = self._methods[call.method]
-            return call, protocol, lambda: method(call.payload, self._catalog)
+            return call, protocol, partial(method, call.payload)
 
         self.admit([parse(call) for call in calls])
 
-    def admit(self, requests: Sequence[tuple[Call, str, Callable[[], bytes | Inference]]]) -> None:
+    def admit(self, requests: Sequence[tuple[Call, str, Read]]) -> None:
         """Queues or answers each (call, protocol, what reads it). Any thread."""
         answers: list[Answer] = []
         routed: list[Routed] = []
         for call, protocol, read in requests:
             inference = None
             try:
-                inference = read()
+                inference = read(self._catalog)
                 if isinstance(inference, bytes):
                     answers.append((call, inference))
                     self._metrics.looked_up(call, protocol)

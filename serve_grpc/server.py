@@ -23,14 +23,15 @@ from serve_grpc.device import Device, open_device
 from serve_grpc.errors import ConfigError, LoadRefused
 from serve_grpc.executor import Executor
 from serve_grpc.health import Health
-from serve_grpc.http import TEXT, HttpServer, Page, Pages
+from serve_grpc.http import TEXT, HttpServer, Pages
 from serve_grpc.metrics import Metrics
 from serve_grpc.protocol import WireProtocol
 from serve_grpc.protocol.jaxport_v1 import JaxportV1
 from serve_grpc.repository import Repository
+from serve_grpc.rest import Page, Rest
 from serve_grpc.router import Router
 from serve_grpc.serving import Serving
-from serve_grpc.settings import ServeSettings
+from serve_grpc.settings import HttpSettings, ServeSettings
 from serve_grpc.transport.choose import Choice, choose, open_transport
 from serve_grpc.version import Loader
 
@@ -94,7 +95,8 @@ class Server:
             self._health.set_model,
             self._on_ready,
         )
-        self._http = HttpServer(listen.host, listen.http_port, self._pages())
+        http = HttpSettings(listen.http_port, listen.max_message_bytes)
+        self._http = HttpServer(listen.host, http, self._pages(), Rest(self._router.admit))
         self._addresses = ""
 
     def start(self) -> None:
@@ -116,14 +118,17 @@ class Server:
         last_resort(drain.grace_seconds)
         self._health.leave()
         hurry = wait_for(more_signals, drain.delay_seconds)
+        self._http.refuse()
         drained = self._transport.drain(1.0 if hurry else max(0.0, end - time.monotonic()))
+        by_http = self._http.drain(1.0 if hurry else max(0.0, end - time.monotonic()))
         self._router.stop()
         self._scheduler.stop()
         self._executor.join(max(0.1, end - time.monotonic()))
         idle = self._repository.stop(0.0 if hurry else max(0.1, end - time.monotonic()))
         self._transport.stop()
         self._http.stop()
-        log.info("stopped accepted=%d unanswered=%d", *drained)
+        accepted, unanswered = (sum(each) for each in zip(drained, by_http, strict=True))
+        log.info("stopped accepted=%d unanswered=%d", accepted, unanswered)
         if not idle:
             leave_at_once(0)
         return 0

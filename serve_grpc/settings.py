@@ -20,6 +20,23 @@ class ListenSettings:
 
 
 @dataclass(frozen=True)
+class HttpSettings:
+    """The HTTP port and what it bounds.
+
+    max_connections: threads, one each. max_requests: under /v1, in flight together. idle_seconds: for a connection
+    without a request, the head of one included. body_seconds: for a body or an answer, beside the time its size takes.
+    """
+
+    port: int = 8501
+    max_body_bytes: int = DEFAULT_BYTES
+    max_head_bytes: int = 128 * 1024
+    max_connections: int = 256
+    max_requests: int = 64
+    idle_seconds: float = 30.0
+    body_seconds: float = 10.0
+
+
+@dataclass(frozen=True)
 class BatchSettings:
     """max_batch: rows of the largest bucket. max_queue: rows that may wait per model and signature."""
 

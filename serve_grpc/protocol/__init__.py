@@ -47,6 +47,9 @@ Encode = Callable[[str, int, Sequence[TensorInfo], Sequence[np.ndarray]], bytes]
 # A method takes a payload and either answers at once from the catalog or says what to infer.
 Method = Callable[[bytes, Catalog], "bytes | Inference"]
 
+# A method and its payload: what is left to do for one request.
+Read = Callable[[Catalog], "bytes | Inference"]
+
 
 class WireProtocol(Protocol):
     """name: the `protocol` label of the metrics. methods: full path -> method, for unary calls.
