@@ -67,6 +67,7 @@ def _run_goldens(path: Path) -> Verdict:
     from converters.run import compiled_runner
 
     bundle = open_bundle(path)
+    jax.config.update("jax_enable_x64", True)  # a program has the dtypes it was exported with
     platform = jax.export.default_export_platform()
     if platform not in bundle.manifest.platforms:
         raise PlatformMissing(

@@ -10,20 +10,27 @@ import sys
 import tempfile
 from pathlib import Path
 
+import grpc_tools
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
 WIRE = ROOT / "jaxport" / "wire"
+PROTOBUFS_OWN = Path(grpc_tools.__file__).parent / "_proto"  # google/protobuf/*.proto
 # A .proto file, and the module it becomes: flat, because the folder jaxport/v1 would shadow the package.
-SOURCES = {"jaxport/v1/prediction.proto": "prediction"}
+SOURCES = {
+    "jaxport/v1/prediction.proto": "prediction",
+    "jaxport/oip/inference.proto": "open_inference",
+    "jaxport/tfs/serving.proto": "tensorflow_serving",
+}
 
 
 def generate(out: Path) -> None:
     """Writes <name>_pb2.py and <name>_pb2.pyi for every source into `out`."""
     for source, name in SOURCES.items():
         with tempfile.TemporaryDirectory() as folder:
+            includes = [f"-I{ROOT / 'proto'}", f"-I{PROTOBUFS_OWN}"]
             status = protoc.main(
-                ["protoc", f"-I{ROOT / 'proto'}", f"--python_out={folder}", f"--pyi_out={folder}", source]
+                ["protoc", *includes, f"--python_out={folder}", f"--pyi_out={folder}", source]
             )
             if status:
                 sys.exit(status)

@@ -30,6 +30,8 @@ def open_device(cache_dir: Path | None) -> Device:
     # A run on the CPU goes in the calling thread: handing it over costs more than a small model's run
     # (4-64-64-3 MLP, 2 cores: 65 -> 47 us a call at batch 1, 172 -> 76 at batch 64).
     jax.config.update("jax_cpu_enable_async_dispatch", False)
+    # A program has the dtypes it was exported with. Without this JAX makes int32 of its int64, and it does not load.
+    jax.config.update("jax_enable_x64", True)
     if cache_dir is not None:
         _use_cache(cache_dir)
     try:

@@ -13,6 +13,7 @@ class Code(IntEnum):
     DEADLINE_EXCEEDED = 4
     NOT_FOUND = 5
     RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
     INTERNAL = 13
     UNAVAILABLE = 14
 
@@ -55,6 +56,10 @@ class NotLoaded(RequestError):
     """The model exists and has nothing to serve with now: loading, failed, or being removed."""
 
 
+class NotOffered(RequestError):
+    """A call or an option of a protocol that this server does not have, and why."""
+
+
 class QueueFull(RequestError):
     """More rows wait than --max-queue allows."""
 
@@ -79,6 +84,7 @@ STATUS: dict[type[RequestError], Code] = {
     InvalidRequest: Code.INVALID_ARGUMENT,
     NotFound: Code.NOT_FOUND,
     NotLoaded: Code.UNAVAILABLE,
+    NotOffered: Code.UNIMPLEMENTED,
     QueueFull: Code.RESOURCE_EXHAUSTED,
     ResponseTooLarge: Code.RESOURCE_EXHAUSTED,
     DeadlinePassed: Code.DEADLINE_EXCEEDED,

@@ -18,6 +18,7 @@ from serve_grpc.batcher import Work
 from serve_grpc.ended import Ended, Listener, Request, Run
 from serve_grpc.errors import Code
 from serve_grpc.histogram import Histogram, HistogramFamily
+from serve_grpc.run_totals import RunTotals
 from serve_grpc.transport import Call
 
 SECONDS = (
@@ -35,6 +36,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.listeners: tuple[Listener, ...] = ()
+        self._run_totals: dict[tuple[str, int], RunTotals] = {}
         disable_created_metrics()  # a second series for every one, with its time of birth
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -82,6 +84,10 @@ class Metrics:
             requests = (_request(call, protocol),)
             self.tell(Ended("", 0, "", Code.OK, "", time.monotonic(), None, requests))
 
+    def run_totals(self, model: str, version: int) -> RunTotals:
+        """What the runs of a version add up to; like a counter it outlives the version."""
+        return self._run_totals.setdefault((model, version), RunTotals())
+
     def tell(self, ended: Ended) -> None:
         """Passes on what ended to those who listen."""
         for listener in self.listeners:
@@ -110,6 +116,7 @@ class VersionMetrics:
         self._metrics = metrics
         self._model, self._version = model, version
         self._labels = (model, str(version))
+        self._run_totals = metrics.run_totals(model, version)
         self._requests: dict[tuple[str, Code], Histogram] = {}
         self._depths: list[str] = []
         self._queue = metrics.queue_seconds.labels(*self._labels)
@@ -134,6 +141,7 @@ class VersionMetrics:
         self._device.observe(run.fetched - run.launched)
         self._encode.observe(run.answered - run.fetched)
         self._rows.observe(run.rows)
+        self._run_totals.add(run)
         if run.bucket > run.rows:
             self._padding.inc(run.bucket - run.rows)
 

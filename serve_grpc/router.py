@@ -117,6 +117,8 @@ class Router:
             inference.model, inference.version, inference.signature, inference.label
         )
         rules = batcher.program.program.rules
+        if inference.dtypes is not None:
+            rules.check_dtypes(inference.dtypes)
         inputs, rows = rules.arrays(inference.inputs)
         outputs = rules.chosen(inference.outputs)
         rules.check_response(rows, outputs, self._max_message_bytes)

@@ -27,6 +27,7 @@ from serve_grpc.http import TEXT, HttpServer, Pages
 from serve_grpc.metrics import Metrics
 from serve_grpc.protocol import WireProtocol
 from serve_grpc.protocol.jaxport_v1 import JaxportV1
+from serve_grpc.protocol.open_inference import OpenInference
 from serve_grpc.repository import Repository
 from serve_grpc.rest import Page, Rest
 from serve_grpc.router import Router
@@ -65,9 +66,12 @@ class Server:
 
     def __init__(self, settings: ServeSettings, transport: Choice, device: Device) -> None:
         listen = settings.listen
-        protocols: list[WireProtocol] = [JaxportV1()]
         self._settings = settings
         self._metrics = Metrics()
+        protocols: list[WireProtocol] = [
+            JaxportV1(),
+            OpenInference(lambda: self._health.ready, self._metrics),
+        ]
         self._watch = CompileWatch(self._metrics)
         self._catalog = Catalog()
         self._serving = Serving(self._catalog)

@@ -1,7 +1,7 @@
 """The one place where tensors of a request are checked against a signature, whatever protocol carried them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -39,6 +39,7 @@ class SignatureRules:
         self._index = {rule.name: (at, rule) for at, rule in enumerate(self.inputs)}
         self._output_row_bytes = [_rule(tensor).row_bytes for tensor in outputs]
         self._output_index = {tensor.name: at for at, tensor in enumerate(outputs)}
+        self._output_dtypes = frozenset(tensor.dtype for tensor in outputs)
 
     def arrays(self, given: Sequence[GivenTensor]) -> tuple[list[np.ndarray], int]:
         """Arrays [rows, ...] in the signature's order, without a copy where the dtype is exact, and the rows.
@@ -71,6 +72,15 @@ class SignatureRules:
                     f"output {name!r} is not one of signature {self.signature!r}; it gives: {gives}"
                 )
         return tuple(self._output_index[name] for name in dict.fromkeys(outputs))
+
+    def check_dtypes(self, known: Set[str]) -> None:
+        """Raises InvalidRequest where the protocol of a request has no word for what the signature gives."""
+        if self._output_dtypes <= known:
+            return
+        output = next(tensor for tensor in self.outputs if tensor.dtype not in known)
+        raise InvalidRequest(
+            f"output {output.name!r} is {output.dtype}, which this protocol cannot carry; use jaxport.v1"
+        )
 
     def check_response(self, rows: int, outputs: Sequence[int], limit: int) -> None:
         """Raises ResponseTooLarge before the device works for an answer that could not be sent."""

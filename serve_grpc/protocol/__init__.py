@@ -1,7 +1,6 @@
 """Bytes <-> named tensors. A protocol knows one wire format; it knows neither batching nor validation."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -23,13 +22,13 @@ class GivenTensor(NamedTuple):
     data: bytes | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class Inference:
+class Inference(NamedTuple):
     """What a request asks for, in no protocol's terms.
 
     version 0: the one that is serving, or that `label` names. signature "": predict. outputs (): all of them.
     priority: 1 goes before 0 in the queue. timeout: seconds it may wait in the queue, from when it was received.
-    encode: (model, version, outputs, their arrays [rows, ...]) -> the response's bytes.
+    encode: (model, version, outputs, their arrays [rows, ...]) -> the response's bytes; it must not fail.
+    dtypes: those it can write; None: every one.
     """
 
     model: str
@@ -41,6 +40,7 @@ class Inference:
     label: str = ""
     priority: int = 0
     timeout: float | None = None
+    dtypes: Set[str] | None = None
 
 
 Encode = Callable[[str, int, Sequence[TensorInfo], Sequence[np.ndarray]], bytes]

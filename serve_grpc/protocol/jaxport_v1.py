@@ -1,15 +1,15 @@
 """jaxport.v1.PredictionService: Predict, GetModel, ListModels (proto/jaxport/v1/prediction.proto)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from google.protobuf.message import DecodeError, Message
 
 from converters.manifest import TensorInfo
 from jaxport.wire import prediction_pb2 as pb
 from serve_grpc.catalog import Catalog, SignatureInfo, VersionInfo
 from serve_grpc.errors import InvalidRequest
 from serve_grpc.protocol import GivenTensor, Inference, Method
+from serve_grpc.protocol.messages import parsed
 from serve_grpc.transport import Refusal
 
 SERVICE = "jaxport.v1.PredictionService"
@@ -30,11 +30,28 @@ class JaxportV1:
 
 
 def predict(payload: bytes, _: Catalog) -> Inference:
-    """Raises InvalidRequest when the bytes are not a PredictRequest."""
-    request = _parse(pb.PredictRequest.FromString, payload, "PredictRequest")
-    inputs = [GivenTensor(t.name, t.dtype, tuple(t.shape), t.data) for t in request.inputs]
+    """Raises InvalidRequest when the bytes are not a PredictRequest, or its fields contradict each other."""
+    request = parsed(pb.PredictRequest.FromString, payload, "jaxport.v1.PredictRequest")
+    if request.label and request.version:
+        raise InvalidRequest(
+            f"version {request.version} and label {request.label!r} came; needed: one of them, or none"
+        )
+    if request.priority > 1:
+        raise InvalidRequest(f"priority is {request.priority}; needed: 0, or 1 to go first")
+    if not request.queue_timeout_ms >= 0:  # NaN neither
+        raise InvalidRequest(
+            f"queue_timeout_ms is {request.queue_timeout_ms:g}; needed: more than 0, or 0 for none"
+        )
     return Inference(
-        request.model, request.version, request.signature, inputs, tuple(request.outputs), encode_predict
+        request.model,
+        request.version,
+        request.signature,
+        [GivenTensor(t.name, t.dtype, tuple(t.shape), t.data) for t in request.inputs],
+        tuple(request.outputs),
+        encode_predict,
+        request.label,
+        request.priority,
+        request.queue_timeout_ms / 1e3 or None,
     )
 
 
@@ -51,26 +68,19 @@ def encode_predict(
 
 def get_model(payload: bytes, catalog: Catalog) -> bytes:
     """One version of a model. Raises NotFound."""
-    request = _parse(pb.GetModelRequest.FromString, payload, "GetModelRequest")
+    request = parsed(pb.GetModelRequest.FromString, payload, "jaxport.v1.GetModelRequest")
     version = catalog.version(request.model, request.version)
     return pb.GetModelResponse(model=request.model, version=_version(version)).SerializeToString()
 
 
 def list_models(payload: bytes, catalog: Catalog) -> bytes:
     """Every model that was seen, with its state."""
-    _parse(pb.ListModelsRequest.FromString, payload, "ListModelsRequest")
+    parsed(pb.ListModelsRequest.FromString, payload, "jaxport.v1.ListModelsRequest")
     models = [
         pb.Model(name=name, versions=[_version(version) for version in versions])
         for name, versions in catalog.models().items()
     ]
     return pb.ListModelsResponse(models=models).SerializeToString()
-
-
-def _parse[M: Message](parse: Callable[[bytes], M], payload: bytes, name: str) -> M:
-    try:
-        return parse(payload)
-    except DecodeError as error:
-        raise InvalidRequest(f"the message has {len(payload)} bytes that are no jaxport.v1.{name}") from error
 
 
 def _version(info: VersionInfo) -> pb.ModelVersion:

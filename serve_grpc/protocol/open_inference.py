@@ -1,0 +1,167 @@
+"""The Open Inference Protocol with Triton's additions: what tritonclient and perf_analyzer speak.
+
+Messages: proto/jaxport/oip/inference.proto. What is spoken and what is refused: docs/protocols.md.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from converters.manifest import TensorInfo
+from jaxport.wire import open_inference_pb2 as pb
+from serve_grpc.catalog import Catalog
+from serve_grpc.errors import InvalidRequest, NotOffered
+from serve_grpc.metrics import Metrics
+from serve_grpc.protocol import GivenTensor, Inference, Method
+from serve_grpc.protocol.messages import parsed
+from serve_grpc.protocol.open_inference_models import Models, version_of
+from serve_grpc.protocol.open_inference_parameters import asked, refuse_tensor_options
+from serve_grpc.protocol.open_inference_types import DATATYPES, dtype_of, typed_contents
+from serve_grpc.transport import Refusal, Status
+
+SERVICE = "inference.GRPCInferenceService"
+CARRIED = frozenset(DATATYPES)
+NOT_OFFERED = {
+    "RepositoryModelLoad": "the models folder decides what is loaded: publish a version there",
+    "RepositoryModelUnload": "the models folder decides what is loaded: remove the version there",
+    "TraceSetting": "traces are set when the server starts, by its flags",
+    "LogSettings": "the log is set when the server starts, by its flags",
+    **dict.fromkeys(
+        (
+            f"{kind}SharedMemory{what}"
+            for kind in ("System", "Cuda")
+            for what in ("Status", "Register", "Unregister")
+        ),
+        "this server reads no shared memory: send raw_input_contents",
+    ),
+}
+
+
+class OpenInference:
+    """ready: whether the server as a whole is. metrics: where the statistics of a version are read."""
+
+    name = "open_inference"
+
+    def __init__(self, ready: Callable[[], bool], metrics: Metrics) -> None:
+        models = Models(ready, metrics)
+        methods: dict[str, Method] = {"ModelInfer": infer}
+        methods |= {name: partial(_refuse_call, name, reason) for name, reason in NOT_OFFERED.items()}
+        methods |= models.methods
+        self.methods: Mapping[str, Method] = {f"/{SERVICE}/{name}": call for name, call in methods.items()}
+        self.streams: Mapping[str, tuple[Method, Refusal]] = {
+            f"/{SERVICE}/ModelStreamInfer": (infer_in_stream, refused_in_stream)
+        }
+
+
+def infer(payload: bytes, _: Catalog) -> Inference:
+    """ModelInfer. Raises InvalidRequest, and NotOffered for options that this server does not have."""
+    request = parsed(pb.ModelInferRequest.FromString, payload, "inference.ModelInferRequest")
+    return _inference(request, partial(encode, request.id))
+
+
+def infer_in_stream(payload: bytes, _: Catalog) -> Inference:
+    """One message of ModelStreamInfer; raises what `infer` does."""
+    request = parsed(pb.ModelInferRequest.FromString, payload, "inference.ModelInferRequest")
+    return _inference(request, partial(encode_in_stream, request.id))
+
+
+def encode(
+    id: str, model: str, version: int, outputs: Sequence[TensorInfo], arrays: Sequence[np.ndarray]
+) -> bytes:
+    """ModelInferResponse bytes; each array is copied once."""
+    return _response(id, model, version, outputs, arrays).SerializeToString()
+
+
+def encode_in_stream(
+    id: str, model: str, version: int, outputs: Sequence[TensorInfo], arrays: Sequence[np.ndarray]
+) -> bytes:
+    """ModelStreamInferResponse bytes. Every response is the only one of its request, and says so."""
+    response = _response(id, model, version, outputs, arrays)
+    response.parameters["triton_final_response"].bool_param = True
+    return pb.ModelStreamInferResponse(infer_response=response).SerializeToString()
+
+
+def refused_in_stream(payload: bytes, status: Status) -> bytes:
+    """A refusal as a message of the stream, which stays open; it carries the id of its request."""
+    response = pb.ModelStreamInferResponse(error_message=status.message or status.code.name)
+    try:
+        response.infer_response.id = pb.ModelInferRequest.FromString(payload).id
+    except DecodeError:
+        response.infer_response.SetInParent()
+    return response.SerializeToString()
+
+
+def _inference(
+    request: pb.ModelInferRequest,
+    encode: Callable[[str, int, Sequence[TensorInfo], Sequence[np.ndarray]], bytes],
+) -> Inference:
+    version, label = version_of(request.model_version)
+    options = asked(request.parameters)
+    outputs = request.outputs
+    for output in outputs:
+        if output.parameters:
+            refuse_tensor_options(f"output {output.name!r}", output.parameters)
+    return Inference(
+        request.model_name,
+        version,
+        options.signature,
+        _raw(request) if request.raw_input_contents else _typed(request),
+        tuple(output.name for output in outputs),
+        encode,
+        label,
+        options.priority,
+        options.timeout,
+        CARRIED,
+    )
+
+
+def _raw(request: pb.ModelInferRequest) -> list[GivenTensor]:
+    inputs, contents = request.inputs, request.raw_input_contents
+    if len(inputs) != len(contents):
+        _refuse_options(request)
+        raise InvalidRequest(
+            f"{len(contents)} raw_input_contents came for {len(inputs)} inputs; needed: one for each, in order"
+        )
+    given = []
+    for tensor, data in zip(inputs, contents, strict=True):
+        if tensor.parameters:
+            refuse_tensor_options(f"input {tensor.name!r}", tensor.parameters)
+        if tensor.HasField("contents"):
+            raise InvalidRequest(
+                f"input {tensor.name!r} has contents and the request has raw_input_contents; needed: one of them"
+            )
+        given.append(GivenTensor(tensor.name, dtype_of(tensor), tuple(tensor.shape), data))
+    return given
+
+
+def _typed(request: pb.ModelInferRequest) -> list[GivenTensor]:
+    _refuse_options(request)
+    given = []
+    for tensor in request.inputs:
+        dtype = dtype_of(tensor)
+        if not tensor.HasField("contents"):
+            raise InvalidRequest(f"input {tensor.name!r} has no data; needed: raw_input_contents or contents")
+        given.append(GivenTensor(tensor.name, dtype, tuple(tensor.shape), typed_contents(tensor)))
+    return given
+
+
+def _refuse_options(request: pb.ModelInferRequest) -> None:
+    for tensor in request.inputs:
+        refuse_tensor_options(f"input {tensor.name!r}", tensor.parameters)
+
+
+def _response(
+    id: str, model: str, version: int, outputs: Sequence[TensorInfo], arrays: Sequence[np.ndarray]
+) -> pb.ModelInferResponse:
+    response = pb.ModelInferResponse(model_name=model, model_version=str(version), id=id)
+    add, append = response.outputs.add, response.raw_output_contents.append
+    for output, array in zip(outputs, arrays, strict=True):
+        add(name=output.name, datatype=DATATYPES[output.dtype], shape=array.shape)
+        append(array.tobytes())
+    return response
+
+
+def _refuse_call(name: str, reason: str, _: bytes, __: Catalog) -> bytes:
+    raise NotOffered(f"{name} is not offered: {reason}")
