@@ -1,13 +1,14 @@
 """What is known of requests when they end, for those who write it down: the access log and traces.
 
-It is gathered only where somebody listens. No payload is in it: it may be kept after the answer has gone.
+It is gathered only where somebody listens. Neither payloads nor metadata are in it: it is small, it holds no token,
+and may be kept after the answer has gone.
 """
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from serve_grpc.errors import Code
-from serve_grpc.transport import Metadata
+from serve_grpc.trace_context import Trace
 
 
 class Run(NamedTuple):
@@ -32,7 +33,8 @@ class Request(NamedTuple):
 
     method: str
     protocol: str
-    metadata: Metadata
+    peer: str
+    trace: Trace
     received: float
     started: float
     rows: int

@@ -1,7 +1,10 @@
 """The flags of `jaxport serve` and `python -m serve_grpc`, and the settings they make."""
 
 import argparse
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from jaxport.message_size import DEFAULT, message_size
 from serve_grpc.errors import ConfigError
@@ -9,6 +12,7 @@ from serve_grpc.settings import (
     BatchSettings,
     DrainSettings,
     ListenSettings,
+    RecordSettings,
     RepositorySettings,
     ServeSettings,
 )
@@ -80,6 +84,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="answer on after SIGTERM for this long",
     )
+    flag("--access-log", metavar="FILE", help="one JSON line for each request; -: standard output")
+    flag(
+        "--trace-endpoint",
+        metavar="URL",
+        help="OpenTelemetry collector, OTLP over HTTP (default: OTEL_EXPORTER_OTLP_ENDPOINT)",
+    )
+    flag(
+        "--trace-sample",
+        type=float,
+        default=RecordSettings.trace_sample,
+        metavar="RATIO",
+        help="share of requests traced that came without a trace (default: %(default)s)",
+    )
 
 
 def settings_from(flags: argparse.Namespace) -> ServeSettings:
@@ -98,7 +115,33 @@ def settings_from(flags: argparse.Namespace) -> ServeSettings:
         ),
         batch=BatchSettings(flags.max_batch, flags.max_queue),
         drain=DrainSettings(flags.drain_delay, flags.grace_seconds),
+        records=RecordSettings(
+            flags.access_log, trace_endpoint(flags.trace_endpoint, os.environ), flags.trace_sample
+        ),
     )
+
+
+def trace_endpoint(given: str | None, environment: Mapping[str, str]) -> str | None:
+    """The URL that takes traces: of the flag ("": none), else of OpenTelemetry's variables. Raises ConfigError."""
+    exact = environment.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "")
+    url = exact or environment.get("OTEL_EXPORTER_OTLP_ENDPOINT", "") if given is None else given
+    disabled = environment.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    if not url or (given is None and disabled):
+        return None
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        parts, fits = None, False
+    if parts is None or not fits:
+        source = "--trace-endpoint" if given is not None else "OTEL_EXPORTER_OTLP_ENDPOINT"
+        raise ConfigError(f"{source} {url!r} is no URL of a collector; needed: like http://localhost:4318")
+    if given is None and exact:
+        return url
+    # The variable names a collector, and each signal has a path below it; a flag with a path is taken as it is.
+    if given is not None and parts.path.strip("/"):
+        return url
+    return f"{url.rstrip('/')}/v1/traces"
 
 
 def message_bytes(text: str) -> int:
@@ -119,6 +162,8 @@ def _check_ranges(flags: argparse.Namespace) -> None:
             raise ConfigError(
                 f"--{name.replace('_', '-')} {getattr(flags, name)} is too small; needed: at least {least}"
             )
+    if not 0 <= flags.trace_sample <= 1:
+        raise ConfigError(f"--trace-sample {flags.trace_sample} is no share; needed: 0 to 1")
     if not flags.poll_seconds > 0:
         raise ConfigError(f"--poll-seconds {flags.poll_seconds} is too small; needed: more than 0")
     if flags.grpc_socket is not None and flags.grpc_port is not None:

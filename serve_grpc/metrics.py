@@ -19,7 +19,8 @@ from serve_grpc.ended import Ended, Listener, Request, Run
 from serve_grpc.errors import Code
 from serve_grpc.histogram import Histogram, HistogramFamily
 from serve_grpc.run_totals import RunTotals
-from serve_grpc.transport import Call
+from serve_grpc.trace_context import Trace, trace_of
+from serve_grpc.transport import Call, Metadata
 
 SECONDS = (
     50e-6, 100e-6, 200e-6, 400e-6, 800e-6, 1.5e-3, 3e-3, 6e-3, 12e-3, 25e-3, 50e-3, 0.1, 0.2, 0.5, 1, 2, 5, 15
@@ -31,12 +32,14 @@ VERSION = ("model", "version")
 class Metrics:
     """All series of one server, in a registry of its own.
 
-    listeners: told of every request that ends; set before the first one comes.
+    listeners: told of every request that ends. trace_of: finds the trace of a request for them. Both are set before
+    the first request comes.
     """
 
     def __init__(self) -> None:
         self.listeners: tuple[Listener, ...] = ()
         self._run_totals: dict[tuple[str, int], RunTotals] = {}
+        self.trace_of: Callable[[Metadata], Trace] = trace_of
         disable_created_metrics()  # a second series for every one, with its time of birth
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -70,23 +73,35 @@ class Metrics:
             "jaxport_compiles_after_ready", "Traces and compiles by a request: a fault", ()
         )
 
+        self.access_log_lost = self._counter(
+            "jaxport_access_log_lost", "Lines that could not be written to --access-log", ()
+        )
+        self.traces_lost = self._counter(
+            "jaxport_traces_lost", "Sampled requests whose spans did not reach --trace-endpoint", ()
+        )
+
     def unrouted(self, call: Call, protocol: str, code: Code, reason: str, model: str = "") -> None:
         """A request was answered that reached no model. model: the name it gave, if any."""
         now = time.monotonic()
         # A name that came from outside must not become a label.
         self.request_seconds.labels("", "", protocol, code.name).observe(now - call.received)
         if self.listeners:
-            self.tell(Ended(model, 0, "", code, reason, now, None, (_request(call, protocol),)))
+            self.tell(Ended(model, 0, "", code, reason, now, None, (self.describe(call, protocol),)))
 
     def looked_up(self, call: Call, protocol: str) -> None:
         """A request was answered from what the server knows of its models: no inference, so in no series."""
         if self.listeners:
-            requests = (_request(call, protocol),)
+            requests = (self.describe(call, protocol),)
             self.tell(Ended("", 0, "", Code.OK, "", time.monotonic(), None, requests))
 
     def run_totals(self, model: str, version: int) -> RunTotals:
         """What the runs of a version add up to; like a counter it outlives the version."""
         return self._run_totals.setdefault((model, version), RunTotals())
+
+    def describe(self, call: Call, protocol: str, started: float = 0.0, rows: int = 0) -> Request:
+        """What listeners are told of one request."""
+        trace = self.trace_of(call.metadata)
+        return Request(call.method, protocol, call.peer, trace, call.received, started, rows)
 
     def tell(self, ended: Ended) -> None:
         """Passes on what ended to those who listen."""
@@ -161,7 +176,8 @@ class VersionMetrics:
         for protocol, values in seconds.items():
             self._request(protocol, code).observe_all(values)
         if self._metrics.listeners:
-            requests = [_request(w.call, w.protocol, w.started, w.rows) for w in works]
+            describe = self._metrics.describe
+            requests = [describe(w.call, w.protocol, w.started, w.rows) for w in works]
             self._metrics.tell(Ended(self._model, self._version, signature, code, reason, at, run, requests))
 
     def refused(self, call: Call, protocol: str, signature: str, code: Code, reason: str) -> None:
@@ -169,7 +185,7 @@ class VersionMetrics:
         now = time.monotonic()
         self._request(protocol, code).observe(now - call.received)
         if self._metrics.listeners:
-            requests = (_request(call, protocol),)
+            requests = (self._metrics.describe(call, protocol),)
             self._metrics.tell(
                 Ended(self._model, self._version, signature, code, reason, now, None, requests)
             )
@@ -193,10 +209,6 @@ class VersionMetrics:
         self._metrics.window_seconds.remove(*self._labels)
         for signature in self._depths:
             self._metrics.queue_depth.remove(*self._labels, signature)
-
-
-def _request(call: Call, protocol: str, started: float = 0.0, rows: int = 0) -> Request:
-    return Request(call.method, protocol, call.metadata, call.received, started, rows)
 
 
 def _midnight(window_ends: str) -> float:

@@ -28,15 +28,20 @@ from serve_grpc.metrics import Metrics
 from serve_grpc.protocol import WireProtocol
 from serve_grpc.protocol.jaxport_v1 import JaxportV1
 from serve_grpc.protocol.open_inference import OpenInference
+from serve_grpc.records import Records
 from serve_grpc.repository import Repository
 from serve_grpc.rest import Page, Rest
 from serve_grpc.router import Router
 from serve_grpc.serving import Serving
 from serve_grpc.settings import HttpSettings, ServeSettings
+from serve_grpc.traces import check_installed
 from serve_grpc.transport.choose import Choice, choose, open_transport
 from serve_grpc.version import Loader
 
 log = logging.getLogger(__name__)
+
+# A collector that does not answer holds up the exit for so long.
+MOST_RECORD_SECONDS = 3.0
 
 
 def serve(settings: ServeSettings) -> int:
@@ -49,6 +54,8 @@ def serve(settings: ServeSettings) -> int:
     sys.setswitchinterval(0.0005)
     check_folder(settings.repository.models)
     transport = choose(settings.listen)
+    if settings.records.trace_endpoint is not None:
+        check_installed(f"--trace-endpoint {settings.records.trace_endpoint}")
     device = open_device(settings.repository.cache_dir)
     if settings.repository.warm_only:
         return warm(settings, device)
@@ -72,6 +79,7 @@ class Server:
             JaxportV1(),
             OpenInference(lambda: self._health.ready, self._metrics),
         ]
+        self._records = Records(settings.records, self._metrics)
         self._watch = CompileWatch(self._metrics)
         self._catalog = Catalog()
         self._serving = Serving(self._catalog)
@@ -108,6 +116,7 @@ class Server:
         grpc = self._transport.start()
         self._addresses = f"grpc={grpc} http={self._http.start()}"
         log.info("listening %s transport=%s because=%r", self._addresses, self._transport.name, self._why)
+        self._records.start()
         self._executor.start()
         self._router.start(self._transport.receivers)
         self._repository.start(self._settings.repository.poll_seconds)
@@ -132,6 +141,7 @@ class Server:
         self._transport.stop()
         self._http.stop()
         accepted, unanswered = (sum(each) for each in zip(drained, by_http, strict=True))
+        self._records.stop(max(0.1, min(MOST_RECORD_SECONDS, end - time.monotonic())))
         log.info("stopped accepted=%d unanswered=%d", accepted, unanswered)
         if not idle:
             leave_at_once(0)

@@ -66,6 +66,19 @@ class DrainSettings:
 
 
 @dataclass(frozen=True)
+class RecordSettings:
+    """What is written down of each request.
+
+    access_log: a file, or "-" for standard output; None: none. trace_endpoint: the full URL that takes OTLP traces;
+    None: none. trace_sample: share of the requests without a trace of their caller's that begin one.
+    """
+
+    access_log: str | None = None
+    trace_endpoint: str | None = None
+    trace_sample: float = 0.01
+
+
+@dataclass(frozen=True)
 class ServeSettings:
     """Everything `serve_grpc.server.serve` needs."""
 
@@ -73,3 +86,4 @@ class ServeSettings:
     listen: ListenSettings = field(default_factory=ListenSettings)
     batch: BatchSettings = field(default_factory=BatchSettings)
     drain: DrainSettings = field(default_factory=DrainSettings)
+    records: RecordSettings = field(default_factory=RecordSettings)

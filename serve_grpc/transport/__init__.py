@@ -27,7 +27,8 @@ class Call:
     """One accepted unary call, or one message of a stream. It must be answered exactly once, by `respond`.
 
     method: "/package.Service/Method". deadline and received: seconds of time.monotonic().
-    handle and sink: its transport's own, by which the answer finds its way back.
+    handle and sink: its transport's own, by which the answer finds its way back. peer: who called, as the transport
+    says it ("ipv4:10.0.0.7:41234"), "" where it does not know.
     cancelled: set by the transport, from its own thread, when the caller has gone; an answer is then dropped.
     """
 
@@ -39,6 +40,7 @@ class Call:
     sink: "Sink"
     metadata: Metadata = ()
     cancelled: bool = False
+    peer: str = ""
 
 
 Answer = tuple[Call, bytes | Status]

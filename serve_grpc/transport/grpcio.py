@@ -197,7 +197,7 @@ class GrpcioTransport:
         deadline = None if remaining is None else now + remaining
         metadata = context.invocation_metadata() or ()
         answered = self._loop.create_future()
-        call = Call(method, payload, deadline, now, answered, self, metadata)  # type: ignore[arg-type]
+        call = Call(method, payload, deadline, now, answered, self, metadata, peer=context.peer())  # type: ignore[arg-type]
         self._accepted += 1
         self._open += 1
         self._gather.accepted(call)

@@ -133,11 +133,11 @@ class NativeTransport:
                 if (call := opened.get(call_id)) is not None:
                     call.cancelled = True
                 continue
-            metadata, _, remaining = details
+            metadata, peer, remaining = details
             deadline = None if remaining is None else now + remaining
             if self._refused(call_id, payload, remaining):
                 continue
-            call = Call(self._paths[method_id], payload, deadline, now, call_id, self, metadata)
+            call = Call(self._paths[method_id], payload, deadline, now, call_id, self, metadata, peer=peer)
             opened[call_id] = call
             calls.append(call)
         self._accepted += len(calls)

@@ -25,6 +25,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def one_model(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """mlp alone, for servers that have to be there soon."""
+    folder = tmp_path_factory.mktemp("one")
+    (folder / "mlp").symlink_to(models / "mlp")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def slow_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """slow alone: a run takes about a tenth of a second."""
     folder = tmp_path_factory.mktemp("slow")
