@@ -113,7 +113,7 @@ def served_round(
 
 def measure(models: Path, rounds: int, seconds: float) -> dict[str, tuple[int, list[Round]]]:
     """Per model the bucket with the highest in-process rate, and its rounds."""
-    loader = Loader(open_device(None), BatchSettings(), Metrics())
+    loader = Loader(open_device(), BatchSettings(), Metrics())
     programs = {
         name: loader.load(name, models / name / "1", None).programs["predict"] for name in ("mlp", "tiny")
     }

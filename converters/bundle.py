@@ -155,11 +155,16 @@ class Bundle:
             raise _altered(self.path / name, len(data), digest.bytes)
         return data
 
-    def check_files(self) -> None:
-        """Hashes every file; BundleError names the first that is missing, altered or not in the manifest."""
+    def check_files(self, *, weights: bool = True) -> None:
+        """Hashes every file; BundleError names the first that is missing, altered or not in the manifest.
+
+        Without `weights` their folder is left out: load_weights checks it.
+        """
         for name in self.manifest.files:
-            self._check_file(name)
-        self._check_folder(WEIGHTS, hashed=True)
+            if weights or not name.startswith(f"{WEIGHTS}/"):
+                self._check_file(name)
+        if weights:
+            self._check_folder(WEIGHTS, hashed=True)
 
     def _check_folder(self, folder: str, *, hashed: bool = False) -> None:
         """Every file below `folder` is in the manifest, and (unless just `hashed`) is what it says."""

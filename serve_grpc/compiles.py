@@ -11,7 +11,6 @@ from serve_grpc.metrics import Metrics
 
 TRACE = "/jax/core/compile/jaxpr_trace_duration"
 COMPILE = "/jax/core/compile/backend_compile_duration"
-CACHE_MISS = "/jax/compilation_cache/cache_misses"
 
 
 class CompileWatch:
@@ -24,9 +23,7 @@ class CompileWatch:
         self._metrics = metrics
         self._thread = threading.local()
         self.ready = False
-        self.cache_misses = 0
         monitoring.register_event_duration_secs_listener(self._duration)
-        monitoring.register_event_listener(self._event)
 
     @contextmanager
     def loading(self) -> Iterator[None]:
@@ -38,11 +35,8 @@ class CompileWatch:
             self._thread.loading = False
 
     def _duration(self, event: str, duration_secs: float, **_: Any) -> None:  # noqa: ARG002 (their name)
-        # A hit in the persistent cache fires COMPILE too, rightly: a request must not even look there.
+        if event == COMPILE:
+            self._metrics.compiles.inc()
+        # A hit in JAX's own cache fires COMPILE too, rightly: a request must not even look there.
         if event in (TRACE, COMPILE) and self.ready and not getattr(self._thread, "loading", False):
             self._metrics.compiles_after_ready.inc()
-
-    def _event(self, event: str, **_: Any) -> None:
-        if event == CACHE_MISS:
-            self.cache_misses += 1
-            self._metrics.cache_misses.inc()

@@ -2,7 +2,6 @@
 
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,15 +24,13 @@ class Device:
     overlap: bool
 
 
-def open_device(cache_dir: Path | None) -> Device:
+def open_device() -> Device:
     """The first device JAX finds. Call before anything else uses JAX. Raises EnvironmentUnfit."""
     # A run on the CPU goes in the calling thread: handing it over costs more than a small model's run
     # (4-64-64-3 MLP, 2 cores: 65 -> 47 us a call at batch 1, 172 -> 76 at batch 64).
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     # A program has the dtypes it was exported with. Without this JAX makes int32 of its int64, and it does not load.
     jax.config.update("jax_enable_x64", True)
-    if cache_dir is not None:
-        _use_cache(cache_dir)
     try:
         handle = jax.devices()[0]
     except RuntimeError as error:
@@ -43,14 +40,3 @@ def open_device(cache_dir: Path | None) -> Device:
     platform = export.default_export_platform()
     log.info("device=%s kind=%r jax=%s", platform, handle.device_kind, jax.__version__)
     return Device(handle, platform, overlap=platform != "cpu")
-
-
-def _use_cache(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise EnvironmentUnfit(f"--cache-dir {folder} cannot be made: {error.strerror}") from error
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    # The defaults skip what compiles in under a second, which is most buckets of a small model.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

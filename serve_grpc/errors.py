@@ -40,6 +40,12 @@ class LoadRefused(ServeError):
     exit_code = 3
 
 
+class CacheDamaged(ServeError):
+    """An entry of the compile cache that cannot be used; what it holds is compiled instead."""
+
+    exit_code = 3
+
+
 class RequestError(ServeError):
     """A request is answered with a status instead of a payload. The server is not affected."""
 

@@ -48,8 +48,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="how often the folder is read",
     )
-    flag("--cache-dir", type=Path, metavar="DIR", help="persistent compile cache")
-    flag("--warm-only", action="store_true", help="fill --cache-dir and exit")
+    flag(
+        "--cache-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder of the compile caches (default: cache beside DIR)",
+    )
+    flag("--warm-only", action="store_true", help="fill the compile cache and exit")
     flag(
         "--max-message-bytes",
         default=DEFAULT,
@@ -168,8 +173,6 @@ def _check_ranges(flags: argparse.Namespace) -> None:
         raise ConfigError(f"--poll-seconds {flags.poll_seconds} is too small; needed: more than 0")
     if flags.grpc_socket is not None and flags.grpc_port is not None:
         raise ConfigError("--grpc-socket and --grpc-port exclude each other; give one")
-    if flags.warm_only and flags.cache_dir is None:
-        raise ConfigError("--warm-only fills a compile cache and none is named; add --cache-dir DIR")
     if flags.drain_delay > flags.grace_seconds:
         raise ConfigError(
             f"--drain-delay {flags.drain_delay:g} leaves no time to drain; needed: below --grace-seconds "

@@ -67,8 +67,9 @@ class Metrics:
             "jaxport_policy_problems", "Policy and label files that could not be followed", ("model",)
         )
         self.cache_misses = self._counter(
-            "jaxport_compile_cache_misses", "Compiles the cache did not have", ()
+            "jaxport_compile_cache_misses", "Executables the compile cache did not have", ()
         )
+        self.compiles = self._counter("jaxport_compiles", "Compiles by XLA since the start", ())
         self.compiles_after_ready = self._counter(
             "jaxport_compiles_after_ready", "Traces and compiles by a request: a fault", ()
         )

@@ -17,10 +17,12 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from serve_grpc import status_page
 from serve_grpc.batcher import Scheduler
+from serve_grpc.cache import CompileCache
+from serve_grpc.cache_key import cache_key
 from serve_grpc.catalog import Catalog
 from serve_grpc.compiles import CompileWatch
 from serve_grpc.device import Device, open_device
-from serve_grpc.errors import ConfigError, LoadRefused
+from serve_grpc.errors import ConfigError
 from serve_grpc.executor import Executor
 from serve_grpc.health import Health
 from serve_grpc.http import TEXT, HttpServer, Pages
@@ -37,6 +39,7 @@ from serve_grpc.settings import HttpSettings, ServeSettings
 from serve_grpc.traces import check_installed
 from serve_grpc.transport.choose import Choice, choose, open_transport
 from serve_grpc.version import Loader
+from serve_grpc.warm import warm, warm_command
 
 log = logging.getLogger(__name__)
 
@@ -56,11 +59,12 @@ def serve(settings: ServeSettings) -> int:
     transport = choose(settings.listen)
     if settings.records.trace_endpoint is not None:
         check_installed(f"--trace-endpoint {settings.records.trace_endpoint}")
-    device = open_device(settings.repository.cache_dir)
+    device = open_device()
+    cache = CompileCache(settings.repository.cache, cache_key(device, os.environ))
     if settings.repository.warm_only:
-        return warm(settings, device)
+        return warm(settings, device, cache)
     threading.excepthook = thread_died
-    server = Server(settings, transport, device)
+    server = Server(settings, transport, device, cache)
     with stop_signals() as stops:
         server.start()
         first = stops.get()
@@ -71,7 +75,9 @@ def serve(settings: ServeSettings) -> int:
 class Server:
     """Wires transport -> protocol -> batcher -> executor, and what keeps them fed."""
 
-    def __init__(self, settings: ServeSettings, transport: Choice, device: Device) -> None:
+    def __init__(
+        self, settings: ServeSettings, transport: Choice, device: Device, cache: CompileCache
+    ) -> None:
         listen = settings.listen
         self._settings = settings
         self._metrics = Metrics()
@@ -96,9 +102,11 @@ class Server:
             self._metrics,
             listen.max_message_bytes,
         )
+        self._loader = Loader(device, settings.batch, self._metrics, cache)
+        self._cache = cache
         self._repository = Repository(
             settings.repository.models,
-            Loader(device, settings.batch, self._metrics),
+            self._loader,
             self._catalog,
             self._serving,
             self._scheduler,
@@ -113,6 +121,7 @@ class Server:
 
     def start(self) -> None:
         """Ports first, so that a taken one is known before minutes of compiling; models then, in the background."""
+        self._loader.look_ahead(self._settings.repository.models)
         grpc = self._transport.start()
         self._addresses = f"grpc={grpc} http={self._http.start()}"
         log.info("listening %s transport=%s because=%r", self._addresses, self._transport.name, self._why)
@@ -150,9 +159,15 @@ class Server:
     def _on_ready(self) -> None:
         self._watch.ready = True
         self._health.set_ready()
-        cached = self._settings.repository.cache_dir is not None
-        misses = self._watch.cache_misses if cached else "no-cache"
-        log.info("ready %s cache_misses=%s", self._addresses, misses)
+        self._loader.end_look_ahead()
+        compiled = self._loader.compiled
+        log.info("ready %s cache_misses=%d", self._addresses, compiled.total())
+        if compiled:
+            models = ", ".join(f"{model} ({count})" for model, count in compiled.items())
+            log.warning(
+                "compiled at start, because %s has no entry to use: %s; to start warm: %s",
+                self._cache.folder, models, warm_command(self._settings),
+            )  # fmt: skip
 
     def _pages(self) -> Pages:
         def readyz() -> Page:
@@ -170,28 +185,6 @@ class Server:
             "/healthz": lambda: Page(HTTPStatus.OK, TEXT, b"alive\n"),
             "/readyz": readyz,
         }
-
-
-def warm(settings: ServeSettings, device: Device) -> int:
-    """Loads every model once, which fills the compile cache; 0, or 3 when a version was refused."""
-    metrics = Metrics()
-    catalog = Catalog()
-    repository = Repository(
-        settings.repository.models,
-        Loader(device, settings.batch, metrics),
-        catalog,
-        Serving(catalog),
-        Scheduler(),
-        metrics,
-        watch := CompileWatch(metrics),
-        on_health=lambda *_: None,
-        on_ready=lambda: None,
-    )
-    repository.poll()
-    log.info("warmed models=%d cache_misses=%d", len(catalog.models()), watch.cache_misses)
-    if repository.refused:
-        raise LoadRefused(f"{repository.refused} of the versions could not be loaded; the log names them")
-    return 0
 
 
 def check_folder(models: Path) -> None:

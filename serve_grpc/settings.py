@@ -46,12 +46,17 @@ class BatchSettings:
 
 @dataclass(frozen=True)
 class RepositorySettings:
-    """The models folder and the compile cache."""
+    """The models folder and the compile caches, which lie in `cache` unless another folder is given."""
 
     models: Path
     poll_seconds: float = 5.0
     cache_dir: Path | None = None
     warm_only: bool = False
+
+    @property
+    def cache(self) -> Path:
+        """The folder of the compile caches, one below it per kind of device."""
+        return self.cache_dir or self.models.absolute().parent / "cache"
 
 
 @dataclass(frozen=True)

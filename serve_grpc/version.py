@@ -1,35 +1,39 @@
 """A bundle becomes a version that can serve: digests, executables per bucket, goldens, costs."""
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
-import numpy as np
 
-from converters.bundle import Bundle, open_bundle
-from converters.golden import Golden
+from converters.bundle import Bundle, list_models, list_versions, read_manifest
+from converters.errors import BundleError
 from converters.manifest import Signature
-from serve_grpc.batcher import Batcher, Slice, Work
+from serve_grpc.batcher import Batcher
 from serve_grpc.buckets import BucketChoice, candidates, still_climbing, worth_using
+from serve_grpc.cache import CompileCache, Entry
 from serve_grpc.catalog import LOADING, SignatureInfo, VersionInfo
 from serve_grpc.device import Device
 from serve_grpc.errors import LoadRefused
+from serve_grpc.executables import StoredExecutables, compiler, entry_name, to_bytes
 from serve_grpc.executor import Runnable
 from serve_grpc.metrics import Metrics, VersionMetrics
 from serve_grpc.program import Program
+from serve_grpc.rehearsal import milliseconds, prove, time_all
 from serve_grpc.settings import BatchSettings
 from serve_grpc.validate import SignatureRules
 
 log = logging.getLogger(__name__)
 
-# A bucket is timed until it has run this often or this long, whichever comes last.
-TIMED_RUNS = 3
-TIMED_SECONDS = 0.15
-MOST_TIMED_RUNS = 50
+# Where the executables of a version come from: one like it that is loaded, the compile cache, or the compiler.
+LIKE, CACHE, COMPILER = "like", "cache", "compiler"
+# What is published is chosen once for many servers, so it is timed more often: a busy moment must not choose.
+LAST_ROUNDS, LAST_ROUNDS_TO_PUBLISH = 1, 4
 
 
 @dataclass(frozen=True)
@@ -45,34 +49,77 @@ class LoadedVersion:
 
 
 class Loader:
-    """Loads bundles for one device. One thread at a time."""
+    """Loads bundles for one device. One thread at a time.
 
-    def __init__(self, device: Device, batch: BatchSettings, metrics: Metrics) -> None:
+    publish: called with the cache's name of each program that had to be compiled, and what the next start needs of it.
+    compiled: model -> executables that the compile cache did not have.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        batch: BatchSettings,
+        metrics: Metrics,
+        cache: CompileCache | None = None,
+        publish: Callable[[str, Entry], None] | None = None,
+    ) -> None:
         self._device = device
         self._batch = batch
         self._metrics = metrics
+        self._stored = StoredExecutables(device, cache, batch.max_batch)
+        self._publish = publish
+        self.compiled: Counter[str] = Counter()
+
+    def look_ahead(self, models: Path) -> None:
+        """Begins to read back the executables of every model's newest version. What is wrong with one shows in `load`."""
+        with contextlib.suppress(OSError):
+            for model in list_models(models):
+                with contextlib.suppress(BundleError, IndexError):
+                    newest = list_versions(models / model)[-1]
+                    self._stored.expect(read_manifest(models / model / str(newest)))
+
+    def end_look_ahead(self) -> None:
+        """Frees what was read back and not needed."""
+        self._stored.forget()
 
     def load(self, model: str, path: Path, like: LoadedVersion | None) -> LoadedVersion:
-        """Opens, compiles, proves and measures a bundle. The executables of `like` are used when only weights differ.
+        """Opens and proves a bundle; compiles and times it where the compile cache has nothing of it.
 
-        Raises BundleError, LoadRefused, and whatever JAX makes of a program that it cannot load.
+        The executables of `like` are used when only weights differ. Raises BundleError, LoadRefused, and whatever
+        JAX makes of a program that it cannot load.
         """
-        bundle = open_bundle(path)
+        bundle = Bundle(path, read_manifest(path))
         self._check_platform(bundle)
         shared = like if like is not None and like.swap_key == bundle.swap_key else None
-        weights = jax.device_put(bundle.load_weights(), self._device.handle)
+        if shared is None:
+            self._stored.expect(bundle.manifest)
+        weights = self._weights(bundle)
         infos: dict[str, SignatureInfo] = {}
         programs: dict[str, Program] = {}
         for name, signature in bundle.manifest.signatures.items():
             start = time.monotonic()
-            program, seconds = self._signature(bundle, signature, weights, shared)
-            programs[name] = program
-            infos[name] = _info(signature, seconds)
+            _check_batchable(signature)
+            rules = SignatureRules(signature.name, signature.inputs, signature.outputs)
+            program = programs[name] = Program(rules, weights, signature.pad)
+            if shared is None:
+                seconds, source = self._fill(model, bundle, signature, program)
+            else:
+                seconds, source = self._share(shared, bundle, signature, program), LIKE
+            infos[name] = SignatureInfo(name, signature.inputs, signature.outputs, dict(seconds))
             log.info(
-                "loaded model=%s version=%s signature=%s buckets_ms=%s compiled=%s seconds=%.2f",
-                model, path.name, name, _milliseconds(seconds), shared is None, time.monotonic() - start,
+                "loaded model=%s version=%s signature=%s buckets_ms=%s compiled=%s from=%s seconds=%.2f",
+                model, path.name, name, milliseconds(seconds), source == COMPILER, source,
+                time.monotonic() - start,
             )  # fmt: skip
         return self._assembled(model, int(path.name), bundle, infos, programs)
+
+    def _weights(self, bundle: Bundle) -> Mapping[str, jax.Array]:
+        """The weights on the device, while a second thread hashes every other file."""
+        with ThreadPoolExecutor(1, "digests") as pool:
+            others = pool.submit(bundle.check_files, weights=False)
+            weights = jax.device_put(bundle.load_weights(), self._device.handle)
+            others.result()
+        return weights
 
     def _check_platform(self, bundle: Bundle) -> None:
         needed, has = self._device.platform, bundle.manifest.platforms
@@ -84,73 +131,60 @@ class Loader:
         if bundle.manifest.nr_devices != 1:
             raise LoadRefused(f"the program needs {bundle.manifest.nr_devices} devices; needed: 1 per server")
 
-    def _signature(
-        self,
-        bundle: Bundle,
-        signature: Signature,
-        weights: Mapping[str, jax.Array],
-        shared: LoadedVersion | None,
-    ) -> tuple[Program, Mapping[int, float]]:
-        """The proven program of a signature and the seconds of its buckets in use."""
-        _check_batchable(signature)
-        rules = SignatureRules(signature.name, signature.inputs, signature.outputs)
-        goldens = bundle.goldens(signature.name)
-        program = Program(rules, weights, signature.pad)
-        if shared is None:
-            compile_bucket = self._compiler(bundle.exported(signature.name), signature, weights)
-            seconds = self._climb(program, compile_bucket, goldens[0])
-        else:
-            for bucket, executable in shared.programs[signature.name].executables.items():
-                program.add(bucket, executable)
-            old = next(info for info in shared.info.signatures if info.name == signature.name)
-            seconds = old.bucket_seconds
-        self._prove(bundle, signature, program, goldens)
-        return program, seconds
-
-    def _climb(
-        self, program: Program, compile_bucket: Callable[[int], Any], golden: Golden
+    def _share(
+        self, old: LoadedVersion, bundle: Bundle, signature: Signature, program: Program
     ) -> Mapping[int, float]:
-        """Compiles and times one bucket after the other while that pays; the seconds of those worth using."""
+        """The executables and costs of a version that differs in its weights only."""
+        for bucket, executable in old.programs[signature.name].executables.items():
+            program.add(bucket, executable)
+        self._prove(bundle, signature, program)
+        return next(info for info in old.info.signatures if info.name == signature.name).bucket_seconds
+
+    def _fill(
+        self, model: str, bundle: Bundle, signature: Signature, program: Program
+    ) -> tuple[Mapping[int, float], str]:
+        """Proven executables from the cache or else from the compiler: seconds of the buckets in use, and whence."""
+        stored = self._stored.take(bundle.manifest, signature)
+        if stored is not None:
+            for bucket, executable in stored.executables.items():
+                program.add(bucket, executable)
+            try:
+                self._prove(bundle, signature, program)
+                return stored.seconds, CACHE
+            # What was stored may not run here, in whatever way JAX says that; what is compiled here decides.
+            except Exception as error:
+                program.keep(())
+                reason = str(error).partition("\n")[0]
+                log.warning("cache entry not used: model=%s signature=%s: %s", model, signature.name, reason)
+        measured = self._climb(bundle, signature, program)
+        self.compiled[model] += len(measured)
+        self._metrics.cache_misses.inc(len(measured))
+        used = worth_using(measured)
+        program.keep(used)
+        self._prove(bundle, signature, program)
+        if self._publish is not None:
+            executables = {bucket: to_bytes(program.executables[bucket]) for bucket in used}
+            name = entry_name(bundle.manifest, signature, self._batch.max_batch)
+            self._publish(name, Entry(executables, measured))
+        return used, COMPILER
+
+    def _climb(self, bundle: Bundle, signature: Signature, program: Program) -> dict[int, float]:
+        """Compiles and times one bucket after the other while that pays; the seconds of all of them."""
+        golden = bundle.goldens(signature.name)[0]
+        exported = bundle.exported(signature.name)
+        compile_bucket = compiler(exported, signature, program.weights, self._device)
         seconds: dict[int, float] = {}
         for bucket in candidates(self._batch.max_batch):
             program.add(bucket, compile_bucket(bucket))
-            _time_all(program, golden, seconds)
+            time_all(program, golden, seconds)
             if not still_climbing(seconds):
                 break
-        _time_all(program, golden, seconds)
-        used = worth_using(seconds)
-        program.keep(used)
-        return used
+        for _ in range(LAST_ROUNDS if self._publish is None else LAST_ROUNDS_TO_PUBLISH):
+            time_all(program, golden, seconds)
+        return seconds
 
-    def _compiler(
-        self, exported: Any, signature: Signature, weights: Mapping[str, jax.Array]
-    ) -> Callable[[int], Any]:
-        """bucket -> executable. Inputs are not donated: they come from the host, which frees them."""
-        sharding = jax.sharding.SingleDeviceSharding(self._device.handle)
-
-        def spec(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
-
-        function = jax.jit(exported.call)
-        weight_specs = {name: spec(array.shape, array.dtype) for name, array in weights.items()}
-
-        def compile_bucket(bucket: int) -> Any:
-            inputs = {
-                tensor.name: spec((bucket, *map(int, tensor.shape[1:])), jax.numpy.dtype(tensor.dtype))
-                for tensor in signature.inputs
-            }
-            return function.lower(weight_specs, inputs).compile()
-
-        return compile_bucket
-
-    def _prove(
-        self, bundle: Bundle, signature: Signature, program: Program, goldens: Sequence[Golden]
-    ) -> None:
-        """Every executable gives every golden's outputs, padded and split as requests are. Raises GoldenMismatch."""
-        for golden in goldens:
-            for bucket in program.executables:
-                outputs = _run_all(program, bucket, golden)
-                bundle.check_golden(signature.name, golden, outputs, self._device.platform)
+    def _prove(self, bundle: Bundle, signature: Signature, program: Program) -> None:
+        prove(bundle, signature.name, program, bundle.goldens(signature.name), self._device.platform)
 
     def _assembled(
         self,
@@ -184,53 +218,3 @@ def _check_batchable(signature: Signature) -> None:
                 raise LoadRefused(f"{where}; needed: {symbol!r} first, to batch requests")
             if any(not isinstance(size, int) for size in tensor.shape[1:]):
                 raise LoadRefused(f"{where}; needed: fixed sizes after {symbol!r}")
-
-
-def _info(signature: Signature, seconds: Mapping[int, float]) -> SignatureInfo:
-    return SignatureInfo(signature.name, signature.inputs, signature.outputs, dict(seconds))
-
-
-def _rows_of(program: Program, golden: Golden, rows: int | None = None) -> Work:
-    """A golden as a request, its rows repeated up to `rows`."""
-    inputs = [np.asarray(golden.inputs[rule.name]) for rule in program.rules.inputs]
-    if rows is not None:
-        inputs = [np.resize(array, (rows, *array.shape[1:])) for array in inputs]
-    return Work(None, "", inputs, len(inputs[0]), (), bytes)  # type: ignore[arg-type]
-
-
-def _run_all(program: Program, bucket: int, golden: Golden) -> dict[str, np.ndarray]:
-    """Outputs of a golden's rows through one bucket, in pieces where it is larger."""
-    work = _rows_of(program, golden)
-    pieces = []
-    for start in range(0, work.rows, bucket):
-        stop = min(start + bucket, work.rows)
-        outputs = program.run(bucket, [Slice(work, start, stop)])
-        pieces.append([output[: stop - start].copy() for output in outputs])
-    joined = [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
-    return {output.name: array for output, array in zip(program.rules.outputs, joined, strict=True)}
-
-
-def _time_all(program: Program, golden: Golden, seconds: dict[int, float]) -> None:
-    """Times every bucket in turn and keeps each one's fastest: a busy moment of the machine judges none of them."""
-    for bucket in program.executables:
-        seconds[bucket] = min(_seconds(program, bucket, golden), seconds.get(bucket, float("inf")))
-
-
-def _seconds(program: Program, bucket: int, golden: Golden) -> float:
-    """The fastest of a few runs of a full bucket: what else the machine does only ever adds."""
-    work = _rows_of(program, golden, bucket)
-    # Two halves, so that assembling is a part of the cost as it is for requests.
-    half = bucket // 2
-    slices = [Slice(work, 0, half), Slice(work, half, bucket)] if half else [Slice(work, 0, bucket)]
-    program.run(bucket, slices)  # the first run of an executable also sets it up
-    best, spent, runs = float("inf"), 0.0, 0
-    while runs < TIMED_RUNS or (spent < TIMED_SECONDS and runs < MOST_TIMED_RUNS):
-        start = time.perf_counter()
-        program.run(bucket, slices)
-        took = time.perf_counter() - start
-        best, spent, runs = min(best, took), spent + took, runs + 1
-    return best
-
-
-def _milliseconds(seconds: Mapping[int, float]) -> str:
-    return ",".join(f"{bucket}:{value * 1e3:.3g}" for bucket, value in seconds.items())

@@ -11,7 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,18 @@ SERVICE = "/jaxport.v1.PredictionService/"
 class ServerProcess:
     """`jaxport serve` on free ports. Use as a context manager; leaving it kills what still runs."""
 
-    def __init__(self, models: Path, *flags: str, grpc_port: int = 0) -> None:
-        command = [sys.executable, "-m", "jaxport", "serve", "--models", str(models), "--http-port", "0"]
+    def __init__(self, models: Path, *flags: str, grpc_port: int = 0, prefix: Sequence[str] = ()) -> None:
+        command = [
+            *prefix,
+            sys.executable,
+            "-m",
+            "jaxport",
+            "serve",
+            "--models",
+            str(models),
+            "--http-port",
+            "0",
+        ]
         if "--grpc-socket" not in flags:
             command += ["--grpc-port", str(grpc_port)]
         self.models = models

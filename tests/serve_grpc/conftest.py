@@ -8,10 +8,26 @@ import pytest
 from tests.serve_grpc import bundles
 from tests.server_process import ServerProcess
 
+# Its defaults skip what compiles in under a second.
+JAX_CACHE = {
+    "JAX_COMPILATION_CACHE_DIR": "",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def jax_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """JAX's own cache for the servers that are started here, so that the second one on a bundle compiles sooner."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in JAX_CACHE.items():
+            patch.setenv(name, value or str(tmp_path_factory.mktemp("jax-cache")))
+        yield
+
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A compile cache, so that the second server on a bundle starts sooner."""
+    """A folder for compile caches with nothing in it."""
     return tmp_path_factory.mktemp("cache")
 
 

@@ -56,7 +56,6 @@ def test_sizes_have_units(text: str, size: int) -> None:
         (["--grace-seconds", "-1"], "--grace-seconds -1"),
         (["--drain-delay", "30", "--grace-seconds", "10"], "--drain-delay 30"),
         (["--grpc-socket", "s", "--grpc-port", "1"], "--grpc-socket"),
-        (["--warm-only"], "--cache-dir"),
     ],
 )
 def test_a_wrong_flag_is_named(flags: list[str], says: str) -> None:

@@ -235,13 +235,3 @@ def test_a_taken_port_is_exit_4_and_names_the_flag(server: ServerProcess, models
 def test_a_folder_that_cannot_be_one_is_exit_2(tmp_path: Path) -> None:
     code, said = run("--models", str(tmp_path / "no" / "where"))
     assert (code, "--models" in said) == (2, True)
-
-
-def test_warm_only_fills_the_cache_and_the_next_start_misses_nothing(models: Path, tmp_path: Path) -> None:
-    cache = str(tmp_path / "cache")
-    code, said = run("--models", str(models), "--max-batch", "2", "--cache-dir", cache, "--warm-only")
-    assert code == 0
-    assert "warmed models=4" in said
-    with ServerProcess(models, "--max-batch", "2", "--cache-dir", cache) as server:
-        assert server.ready().metric("jaxport_compile_cache_misses_total") == 0
-        assert server.line("ready .*cache_misses=0")

@@ -1,0 +1,136 @@
+"""Executables of a program, one per bucket: compiled from its export, or read back from the compile cache."""
+
+import hashlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental.serialize_executable import deserialize_and_load, serialize
+
+from converters.manifest import Manifest, Signature
+from serve_grpc.cache import CompileCache
+from serve_grpc.device import Device
+from serve_grpc.errors import CacheDamaged
+
+log = logging.getLogger(__name__)
+
+
+def entry_name(manifest: Manifest, signature: Signature, max_batch: int) -> str:
+    """The cache's name for a program: what it is, what it is called with, and the buckets that were tried."""
+    facts = [
+        signature.program_sha256,
+        [asdict(tensor) for tensor in (*signature.inputs, *signature.outputs)],
+        [(weight.name, weight.dtype, weight.shape) for weight in manifest.weights],
+        max_batch,
+    ]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+def compiler(
+    exported: jax.export.Exported, signature: Signature, weights: Mapping[str, jax.Array], device: Device
+) -> Callable[[int], Any]:
+    """bucket -> executable. Inputs are not donated: they come from the host, which frees them."""
+    sharding = jax.sharding.SingleDeviceSharding(device.handle)
+
+    def spec(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    function = jax.jit(exported.call)
+    weight_specs = {name: spec(array.shape, array.dtype) for name, array in weights.items()}
+
+    def compile_bucket(bucket: int) -> Any:
+        inputs = {
+            tensor.name: spec((bucket, *map(int, tensor.shape[1:])), np.dtype(tensor.dtype))
+            for tensor in signature.inputs
+        }
+        return function.lower(weight_specs, inputs).compile()
+
+    return compile_bucket
+
+
+def to_bytes(executable: Any) -> bytes:
+    """For the compile cache. Raises what JAX makes of an executable that cannot be stored."""
+    return serialize(executable)[0]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Executables of the cache, on the device. seconds: bucket -> seconds of one run when they were chosen."""
+
+    executables: Mapping[int, Any]
+    seconds: Mapping[int, float]
+
+
+class StoredExecutables:
+    """Reads executables back in threads of their own: begun by `expect`, handed out once by `take`."""
+
+    def __init__(self, device: Device, cache: CompileCache | None, max_batch: int) -> None:
+        self._device = device
+        self._cache = cache
+        self._max_batch = max_batch
+        self._lock = threading.Lock()
+        self._loading: dict[str, Future[Stored | None]] = {}
+
+    def expect(self, manifest: Manifest) -> None:
+        """Begins to load what the cache has of every signature, unless that has begun."""
+        for signature in manifest.signatures.values():
+            name = entry_name(manifest, signature, self._max_batch)
+            with self._lock:
+                if name in self._loading:
+                    continue
+                future: Future[Stored | None] = Future()
+                self._loading[name] = future
+            threading.Thread(
+                target=self._load, args=(name, manifest, signature, future), name="executables", daemon=True
+            ).start()
+
+    def take(self, manifest: Manifest, signature: Signature) -> Stored | None:
+        """The executables of a signature; None when the cache has none that can be used, and the log says why."""
+        self.expect(manifest)
+        name = entry_name(manifest, signature, self._max_batch)
+        with self._lock:
+            future = self._loading.pop(name)
+        return future.result()
+
+    def forget(self) -> None:
+        """Frees what was expected and not taken."""
+        with self._lock:
+            self._loading.clear()
+
+    def _load(
+        self, name: str, manifest: Manifest, signature: Signature, future: "Future[Stored | None]"
+    ) -> None:
+        try:
+            future.set_result(self._stored(name, manifest, signature))
+        except CacheDamaged as error:
+            log.warning("cache entry not used: %s", error)
+            future.set_result(None)
+        # The digest was right, so these bytes are what was written: JAX raises what it likes about them.
+        except Exception as error:
+            reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+            log.warning("cache entry not used: %s cannot be loaded: %s", name, reason)
+            future.set_result(None)
+
+    def _stored(self, name: str, manifest: Manifest, signature: Signature) -> Stored | None:
+        entry = None if self._cache is None else self._cache.get(name)
+        if entry is None:
+            return None
+        weights = {weight.name: 0 for weight in manifest.weights}
+        inputs = {tensor.name: 0 for tensor in signature.inputs}
+        in_tree = jax.tree.structure(((weights, inputs), {}))
+        out_tree = jax.tree.structure({tensor.name: 0 for tensor in signature.outputs})
+        handle = self._device.handle
+
+        def load(data: bytes) -> Any:
+            return deserialize_and_load(data, in_tree, out_tree, handle.client, [handle])
+
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "executables") as pool:
+            loaded = list(pool.map(load, entry.executables.values()))
+        return Stored(dict(zip(entry.executables, loaded, strict=True)), entry.seconds)

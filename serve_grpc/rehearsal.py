@@ -1,0 +1,108 @@
+"""Goldens through a program's executables before anybody is served: are the answers right, and what does a run cost."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from converters.bundle import Bundle
+from converters.golden import Golden
+from serve_grpc.batcher import Slice, Work
+from serve_grpc.program import Program
+
+# A bucket is timed until it has run this long or this often, whichever comes first, but once at least.
+TIMED_SECONDS = 0.1
+MOST_TIMED_RUNS = 50
+
+
+def prove(bundle: Bundle, signature: str, program: Program, goldens: Sequence[Golden], platform: str) -> None:
+    """Every executable is run once, on as many goldens as it holds, padded and split as requests are; and every
+    golden is met by one of them. Raises GoldenMismatch.
+    """
+    for bucket, together in proofs(sorted(program.executables), goldens):
+        for golden, outputs in zip(together, _outputs(program, bucket, together), strict=True):
+            bundle.check_golden(signature, golden, outputs, platform)
+
+
+def proofs(buckets: Sequence[int], goldens: Sequence[Golden]) -> Iterator[tuple[int, list[Golden]]]:
+    """(bucket, goldens to run together): the fewest runs that prove every bucket and meet every golden.
+
+    A golden that is larger than its bucket comes alone, and is run in pieces.
+    """
+    by_size = sorted(goldens, key=lambda golden: golden.batch)
+    met: set[int] = set()
+    for bucket in buckets:
+        together, room = [], bucket
+        for golden in reversed(by_size):
+            if golden.batch <= room:
+                together.append(golden)
+                room -= golden.batch
+        together = together or by_size[:1]
+        met.update(map(id, together))
+        yield bucket, together
+    for golden in by_size:
+        if id(golden) not in met:
+            yield buckets[-1], [golden]
+
+
+def _outputs(program: Program, bucket: int, goldens: Sequence[Golden]) -> list[dict[str, np.ndarray]]:
+    """The outputs of each golden: of one run that holds all of them, or of one golden in as many as it takes."""
+    works = [_work(program, golden) for golden in goldens]
+    if len(works) == 1:
+        pieces = [_run(program, bucket, works, start) for start in range(0, works[0].rows, bucket)]
+        joined = [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
+    else:
+        joined = _run(program, bucket, works, 0)
+    names = [output.name for output in program.rules.outputs]
+    found, at = [], 0
+    for work in works:
+        found.append({name: array[at : at + work.rows] for name, array in zip(names, joined, strict=True)})
+        at += work.rows
+    return found
+
+
+def _run(program: Program, bucket: int, works: Sequence[Work], start: int) -> list[np.ndarray]:
+    """The rows of `works` from `start` on that the bucket holds, without its padding."""
+    slices = [Slice(work, start, min(work.rows, start + bucket)) for work in works]
+    rows = sum(stop - start for _, start, stop in slices)
+    return [output[:rows].copy() for output in program.run(bucket, slices)]
+
+
+def time_all(program: Program, golden: Golden, seconds: dict[int, float]) -> None:
+    """Times every bucket in turn and keeps each one's fastest: a busy moment of the machine judges none of them.
+
+    seconds: bucket -> seconds of one run, updated; a bucket that is not in it yet is set up first.
+    """
+    for bucket in program.executables:
+        before = seconds.get(bucket, float("inf"))
+        seconds[bucket] = min(before, _seconds(program, bucket, golden, new=bucket not in seconds))
+
+
+def _seconds(program: Program, bucket: int, golden: Golden, *, new: bool) -> float:
+    """The fastest of a few runs of a full bucket: what else the machine does only ever adds."""
+    work = _work(program, golden, bucket)
+    # Two halves, so that assembling is a part of the cost as it is for requests.
+    half = bucket // 2
+    slices = [Slice(work, 0, half), Slice(work, half, bucket)] if half else [Slice(work, 0, bucket)]
+    if new:
+        program.run(bucket, slices)  # the first run of an executable also sets it up
+    best, spent, runs = float("inf"), 0.0, 0
+    while spent < TIMED_SECONDS and runs < MOST_TIMED_RUNS:
+        start = time.perf_counter()
+        program.run(bucket, slices)
+        took = time.perf_counter() - start
+        best, spent, runs = min(best, took), spent + took, runs + 1
+    return best
+
+
+def _work(program: Program, golden: Golden, rows: int | None = None) -> Work:
+    """A golden as a request, its rows repeated up to `rows`."""
+    inputs = [np.asarray(golden.inputs[rule.name]) for rule in program.rules.inputs]
+    if rows is not None:
+        inputs = [np.resize(array, (rows, *array.shape[1:])) for array in inputs]
+    return Work(None, "", inputs, len(inputs[0]), (), bytes)  # type: ignore[arg-type]
+
+
+def milliseconds(seconds: Mapping[int, float]) -> str:
+    """1:0.0438,2:0.0617 for the log."""
+    return ",".join(f"{bucket}:{value * 1e3:.3g}" for bucket, value in seconds.items())

@@ -1,0 +1,62 @@
+"""A warm Job: `jaxport serve --warm-only` compiles what the models need, publishes it, and ends."""
+
+import logging
+
+from serve_grpc.batcher import Scheduler
+from serve_grpc.cache import CompileCache, Published
+from serve_grpc.catalog import Catalog
+from serve_grpc.compiles import CompileWatch
+from serve_grpc.device import Device
+from serve_grpc.errors import LoadRefused
+from serve_grpc.metrics import Metrics
+from serve_grpc.repository import Repository
+from serve_grpc.serving import Serving
+from serve_grpc.settings import BatchSettings, ServeSettings
+from serve_grpc.version import Loader
+
+log = logging.getLogger(__name__)
+
+
+def warm(settings: ServeSettings, device: Device, cache: CompileCache) -> int:
+    """Loads every model once and publishes what had to be compiled; 0, or 3 when a version was refused.
+
+    Raises EnvironmentUnfit when the cache cannot be written.
+    """
+    cache.prepare()
+    published = Published(cache)
+    metrics = Metrics()
+    catalog = Catalog()
+    watch = CompileWatch(metrics)
+    loader = Loader(device, settings.batch, metrics, cache, published.put)
+    repository = Repository(
+        settings.repository.models,
+        loader,
+        catalog,
+        Serving(catalog),
+        Scheduler(),
+        metrics,
+        watch,
+        on_health=lambda *_: None,
+        on_ready=lambda: None,
+    )
+    repository.poll()
+    if published.failure is not None:
+        raise published.failure
+    log.info(
+        "warmed models=%d compiled=%d published=%d cache=%s",
+        len(catalog.models()), loader.compiled.total(), published.count, cache.folder,
+    )  # fmt: skip
+    if repository.refused:
+        raise LoadRefused(f"{repository.refused} of the versions could not be loaded; the log names them")
+    return 0
+
+
+def warm_command(settings: ServeSettings) -> str:
+    """What fills the cache that a server with these settings looks for."""
+    repository, batch = settings.repository, settings.batch
+    words = ["jaxport serve --warm-only --models", str(repository.models)]
+    if repository.cache_dir is not None:
+        words += ["--cache-dir", str(repository.cache_dir)]
+    if batch.max_batch != BatchSettings.max_batch:
+        words += ["--max-batch", str(batch.max_batch)]
+    return " ".join(words)
