@@ -25,6 +25,8 @@ SERVICE = "/jaxport.v1.PredictionService/"
 # A name that resolves to several servers (a headless Service) is used in turn, and a lost one is left out.
 SERVICE_CONFIG = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
 
+Program = tuple[str, int, str, str]  # model, version, label, signature
+
 
 class Client:
     """A channel to one server, or to every server behind a name. Safe to share between threads.
@@ -49,7 +51,7 @@ class Client:
             if credentials
             else grpc.insecure_channel(address, options)
         )
-        self._specs: dict[tuple[str, int, str], dict[str, wire.TensorSpec]] = {}
+        self._specs: dict[Program, dict[str, wire.TensorSpec]] = {}
 
     def predict(
         self,
@@ -60,16 +62,30 @@ class Client:
         signature: str = "predict",
         outputs: Sequence[str] = (),
         timeout: float | None = None,
+        label: str = "",
+        priority: int = 0,
+        queue_timeout: float | None = None,
     ) -> dict[str, np.ndarray]:
         """The outputs by name, each [rows, ...], for inputs of [rows, ...].
 
         Arrays are sent as they are; the server says which dtype it needs when it is another. Lists and numbers get
-        the input's dtype. version 0 is the one that serves. `outputs` names those wanted, all when empty.
+        the input's dtype. version 0 is the one that `label` names, or else the one that serves. `outputs` names
+        those wanted, all when empty. priority 1 goes before 0 where requests wait. queue_timeout: seconds the
+        request may wait in the server's queue; timeout: for the whole call.
         Raises ServerError with the server's status and message.
         """
-        tensors = [self._tensor(model, version, signature, name, value) for name, value in inputs.items()]
+        tensors = [
+            self._tensor((model, version, label, signature), name, value) for name, value in inputs.items()
+        ]
         request = wire.PredictRequest(
-            model=model, version=version, signature=signature, inputs=tensors, outputs=outputs
+            model=model,
+            version=version,
+            signature=signature,
+            inputs=tensors,
+            outputs=outputs,
+            label=label,
+            priority=priority,
+            queue_timeout_ms=(queue_timeout or 0.0) * 1e3,
         )
         response = self._call("Predict", request, wire.PredictResponse, timeout)
         try:
@@ -77,9 +93,9 @@ class Client:
         except TensorError as error:
             raise ServerError(grpc.StatusCode.INTERNAL, f"output {error}") from None
 
-    def model(self, model: str, version: int = 0) -> wire.ModelVersion:
+    def model(self, model: str, version: int = 0, label: str = "") -> wire.ModelVersion:
         """What the model takes and gives, its state and its usage. Raises ServerError."""
-        request = wire.GetModelRequest(model=model, version=version)
+        request = wire.GetModelRequest(model=model, version=version, label=label)
         return self._call("GetModel", request, wire.GetModelResponse, None).version
 
     def models(self) -> dict[str, list[wire.ModelVersion]]:
@@ -98,21 +114,21 @@ class Client:
     ) -> None:
         self.close()
 
-    def _tensor(self, model: str, version: int, signature: str, name: str, value: Any) -> wire.Tensor:
+    def _tensor(self, program: Program, name: str, value: Any) -> wire.Tensor:
         if not isinstance(value, np.ndarray | np.generic) and not hasattr(value, "__array__"):
-            value = self._as_declared(model, version, signature, name, value)
+            value = self._as_declared(program, name, value)
         try:
             return array_to_tensor(name, np.asarray(value))
         except TensorError as error:
             raise ServerError(grpc.StatusCode.INVALID_ARGUMENT, f"input {error}") from None
 
-    def _as_declared(self, model: str, version: int, signature: str, name: str, value: Any) -> np.ndarray:
+    def _as_declared(self, program: Program, name: str, value: Any) -> np.ndarray:
         """A list has no dtype of its own: it takes the one that the model declares for the input."""
-        key = (model, version, signature)
-        if key not in self._specs:
-            found = self.model(model, version).signatures
-            self._specs[key] = {t.name: t for s in found if s.name == signature for t in s.inputs}
-        spec = self._specs[key].get(name)
+        if program not in self._specs:
+            model, version, label, signature = program
+            found = self.model(model, version, label).signatures
+            self._specs[program] = {t.name: t for s in found if s.name == signature for t in s.inputs}
+        spec = self._specs[program].get(name)
         try:
             return _converted(value, spec.dtype if spec else None)
         except (ValueError, TypeError, OverflowError) as error:

@@ -71,7 +71,7 @@ class Signature(_message.Message):
     def __init__(self, name: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., buckets: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ModelVersion(_message.Message):
-    __slots__ = ("version", "state", "reason", "signatures", "window_ends", "usage")
+    __slots__ = ("version", "state", "reason", "signatures", "window_ends", "usage", "labels")
     class UsageEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -85,21 +85,25 @@ class ModelVersion(_message.Message):
     SIGNATURES_FIELD_NUMBER: _ClassVar[int]
     WINDOW_ENDS_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
     version: int
     state: str
     reason: str
     signatures: _containers.RepeatedCompositeFieldContainer[Signature]
     window_ends: str
     usage: _containers.ScalarMap[str, str]
-    def __init__(self, version: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., signatures: _Optional[_Iterable[_Union[Signature, _Mapping]]] = ..., window_ends: _Optional[str] = ..., usage: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., signatures: _Optional[_Iterable[_Union[Signature, _Mapping]]] = ..., window_ends: _Optional[str] = ..., usage: _Optional[_Mapping[str, str]] = ..., labels: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetModelRequest(_message.Message):
-    __slots__ = ("model", "version")
+    __slots__ = ("model", "version", "label")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: int
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+    label: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., label: _Optional[str] = ...) -> None: ...
 
 class GetModelResponse(_message.Message):
     __slots__ = ("model", "version")

@@ -32,11 +32,8 @@ class JaxportV1:
 def predict(payload: bytes, _: Catalog) -> Inference:
     """Raises InvalidRequest when the bytes are not a PredictRequest, or its fields contradict each other."""
     request = parsed(pb.PredictRequest.FromString, payload, "jaxport.v1.PredictRequest")
-    if request.label and request.version:
-        raise InvalidRequest(
-            f"version {request.version} and label {request.label!r} came; needed: one of them, or none"
-        )
-    if request.priority > 1:
+    _refuse_both(request.version, request.label)
+    if not 0 <= request.priority <= 1:
         raise InvalidRequest(f"priority is {request.priority}; needed: 0, or 1 to go first")
     if not request.queue_timeout_ms >= 0:  # NaN neither
         raise InvalidRequest(
@@ -67,9 +64,10 @@ def encode_predict(
 
 
 def get_model(payload: bytes, catalog: Catalog) -> bytes:
-    """One version of a model. Raises NotFound."""
+    """One version of a model. Raises NotFound, and InvalidRequest for a version beside a label."""
     request = parsed(pb.GetModelRequest.FromString, payload, "jaxport.v1.GetModelRequest")
-    version = catalog.version(request.model, request.version)
+    _refuse_both(request.version, request.label)
+    version = catalog.version(request.model, request.version, request.label)
     return pb.GetModelResponse(model=request.model, version=_version(version)).SerializeToString()
 
 
@@ -83,6 +81,11 @@ def list_models(payload: bytes, catalog: Catalog) -> bytes:
     return pb.ListModelsResponse(models=models).SerializeToString()
 
 
+def _refuse_both(version: int, label: str) -> None:
+    if label and version:
+        raise InvalidRequest(f"version {version} and label {label!r} came; needed: one of them, or none")
+
+
 def _version(info: VersionInfo) -> pb.ModelVersion:
     return pb.ModelVersion(
         version=info.version,
@@ -91,6 +94,7 @@ def _version(info: VersionInfo) -> pb.ModelVersion:
         signatures=[_signature(signature) for signature in info.signatures],
         window_ends=info.window_ends,
         usage=dict(info.usage),
+        labels=info.labels,
     )
 
 

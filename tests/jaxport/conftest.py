@@ -32,6 +32,8 @@ def next_letter(params: Any, tokens: jax.Array) -> jax.Array:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     root = tmp_path_factory.mktemp("served")
     export_iris(root / "models" / "iris" / "1")
+    (root / "models" / "iris" / "labels").mkdir()
+    (root / "models" / "iris" / "labels" / "stable").write_text("1\n")
     export_bundle(
         root / "models" / "letters" / "1",
         next_letter,

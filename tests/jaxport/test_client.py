@@ -61,6 +61,34 @@ def test_nan_and_infinity_in_a_list_are_what_they_are(client: Client) -> None:
     assert np.isnan(client.predict("iris", {"x": [[1, 2, 3, float("nan")]]})["logits"]).all()
 
 
+def test_a_label_names_a_version_and_a_request_may_go_first_and_wait_no_longer_than(client: Client) -> None:
+    want = client.predict("iris", iris_rows(3))["logits"]
+    got = client.predict("iris", iris_rows(3), label="stable", priority=1, queue_timeout=10.0)["logits"]
+    np.testing.assert_array_equal(got, want)
+    row = [[5.1, 3.5, 1.4, 0.2]]
+    assert client.predict("iris", {"x": row}, label="stable")["logits"].shape == (1, 3)
+    assert list(client.model("iris", label="stable").labels) == ["stable"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ({"label": "canary"}, grpc.StatusCode.NOT_FOUND, "no label 'canary'"),
+        ({"label": "stable", "version": 1}, grpc.StatusCode.INVALID_ARGUMENT, "one of them, or none"),
+        ({"priority": 2}, grpc.StatusCode.INVALID_ARGUMENT, "priority is 2"),
+        ({"priority": -1}, grpc.StatusCode.INVALID_ARGUMENT, "priority is -1"),
+        ({"queue_timeout": -1.0}, grpc.StatusCode.INVALID_ARGUMENT, "queue_timeout_ms is -1000"),
+        ({"queue_timeout": float("nan")}, grpc.StatusCode.INVALID_ARGUMENT, "queue_timeout_ms is nan"),
+    ],
+)
+def test_what_a_request_cannot_ask_for(
+    client: Client, arguments: dict, code: grpc.StatusCode, said: str
+) -> None:
+    with pytest.raises(ServerError, match=said) as refusal:
+        client.predict("iris", iris_rows(1), **arguments)
+    assert refusal.value.code == code
+
+
 def test_an_array_is_sent_as_it_is_and_the_server_says_what_it_needs(client: Client) -> None:
     with pytest.raises(ServerError, match=r"float64.*float32") as refusal:
         client.predict("iris", {"x": np.zeros((1, 4), np.float64)})
