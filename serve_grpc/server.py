@@ -30,6 +30,7 @@ from serve_grpc.metrics import Metrics
 from serve_grpc.protocol import WireProtocol
 from serve_grpc.protocol.jaxport_v1 import JaxportV1
 from serve_grpc.protocol.open_inference import OpenInference
+from serve_grpc.protocol.tensorflow_serving import TensorflowServing
 from serve_grpc.records import Records
 from serve_grpc.repository import Repository
 from serve_grpc.rest import Page, Rest
@@ -84,6 +85,7 @@ class Server:
         protocols: list[WireProtocol] = [
             JaxportV1(),
             OpenInference(lambda: self._health.ready, self._metrics),
+            TensorflowServing(listen.max_message_bytes),
         ]
         self._records = Records(settings.records, self._metrics)
         self._watch = CompileWatch(self._metrics)

@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxport.wire import open_inference_pb2 as pb
 from serve_grpc.errors import InvalidRequest
+from serve_grpc.protocol.narrowed import narrowed
 
 # datatype -> numpy's name; the configuration says TYPE_ and the datatype.
 DTYPES = {
@@ -82,17 +83,3 @@ def typed_contents(tensor: pb.ModelInferRequest.InputTensor) -> bytes:
             f"{what} has {len(values)} elements in {field.name}; needed: as many as shape {list(shape)} has"
         )
     return narrowed(what, values, dtype).tobytes()
-
-
-def narrowed(what: str, values: np.ndarray, dtype: str) -> np.ndarray:
-    """Numbers in the smaller dtype that they stand for. Raises InvalidRequest for one that it does not have."""
-    if values.dtype == dtype:
-        return values
-    limits = np.iinfo(dtype)
-    wrong = (values < limits.min) | (values > limits.max)
-    if wrong.any():
-        at = int(wrong.argmax())
-        raise InvalidRequest(
-            f"{what} has the value {int(values[at])} at element {at}; needed: {dtype}, {limits.min} to {limits.max}"
-        )
-    return values.astype(dtype)
