@@ -12,10 +12,12 @@ class Code(IntEnum):
     INVALID_ARGUMENT = 3
     DEADLINE_EXCEEDED = 4
     NOT_FOUND = 5
+    PERMISSION_DENIED = 7
     RESOURCE_EXHAUSTED = 8
     UNIMPLEMENTED = 12
     INTERNAL = 13
     UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
 
 
 class ServeError(Exception):
@@ -54,6 +56,14 @@ class InvalidRequest(RequestError):
     """The tensors or the message do not fit the signature."""
 
 
+class Unauthenticated(RequestError):
+    """The request does not say who asks, or says it with a token that is not known."""
+
+
+class PermissionDenied(RequestError):
+    """Who asks is known and may not use this model."""
+
+
 class NotFound(RequestError):
     """No such model, version or signature."""
 
@@ -88,6 +98,8 @@ class ExecutionFailed(RequestError):
 
 STATUS: dict[type[RequestError], Code] = {
     InvalidRequest: Code.INVALID_ARGUMENT,
+    Unauthenticated: Code.UNAUTHENTICATED,
+    PermissionDenied: Code.PERMISSION_DENIED,
     NotFound: Code.NOT_FOUND,
     NotLoaded: Code.UNAVAILABLE,
     NotOffered: Code.UNIMPLEMENTED,

@@ -15,13 +15,14 @@ from serve_grpc.settings import (
     RecordSettings,
     RepositorySettings,
     ServeSettings,
+    TlsSettings,
 )
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds every flag of the server to `parser`."""
     flag = parser.add_argument
-    flag("--models", type=Path, required=True, metavar="DIR", help="folder of <model>/<version>/ bundles")
+    flag("--models", type=_folder, required=True, metavar="DIR", help="folder of <model>/<version>/ bundles")
     flag("--host", default=ListenSettings.host, help="address to bind (default: %(default)s)")
     flag(
         "--grpc-port", type=int, default=None, metavar="PORT", help="gRPC port, 0: a free one (default: 8500)"
@@ -32,7 +33,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=ListenSettings.http_port,
         metavar="PORT",
-        help="metrics and probes (default: %(default)s)",
+        help="metrics, probes and predict for curl (default: %(default)s)",
     )
     flag(
         "--transport",
@@ -41,6 +42,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="what carries gRPC; auto: native where only this machine can connect (default: %(default)s)",
     )
     flag("--behind-proxy", action="store_true", help="a proxy limits what reaches an open native port")
+    flag("--tls-cert", type=Path, metavar="FILE", help="TLS for gRPC: the certificate and its chain, in PEM")
+    flag("--tls-key", type=Path, metavar="FILE", help="its private key")
+    flag("--tls-client-ca", type=Path, metavar="FILE", help="clients need a certificate that this one signed")
+    flag("--token-file", type=Path, metavar="FILE", help="who may ask: a bearer token on each line")
     flag(
         "--poll-seconds",
         type=float,
@@ -117,12 +122,14 @@ def settings_from(flags: argparse.Namespace) -> ServeSettings:
             transport=flags.transport,
             behind_proxy=flags.behind_proxy,
             max_message_bytes=message_bytes(flags.max_message_bytes),
+            tls=_tls(flags),
         ),
         batch=BatchSettings(flags.max_batch, flags.max_queue),
         drain=DrainSettings(flags.drain_delay, flags.grace_seconds),
         records=RecordSettings(
             flags.access_log, trace_endpoint(flags.trace_endpoint, os.environ), flags.trace_sample
         ),
+        token_file=flags.token_file,
     )
 
 
@@ -155,6 +162,26 @@ def message_bytes(text: str) -> int:
         return message_size(text)
     except ValueError as error:
         raise ConfigError(str(error)) from None
+
+
+def _folder(text: str) -> Path:
+    """An unset variable in a script must not become the folder that the script runs in."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' is no folder; needed: the folder of the models")
+    return Path(text)
+
+
+def _tls(flags: argparse.Namespace) -> TlsSettings | None:
+    if flags.tls_cert is None and flags.tls_key is None:
+        if flags.tls_client_ca is not None:
+            raise ConfigError("--tls-client-ca needs TLS; add --tls-cert and --tls-key")
+        return None
+    if flags.tls_cert is None or flags.tls_key is None:
+        given, missing = (
+            ("--tls-key", "--tls-cert") if flags.tls_cert is None else ("--tls-cert", "--tls-key")
+        )
+        raise ConfigError(f"{given} stands alone; add {missing}")
+    return TlsSettings(flags.tls_cert, flags.tls_key, flags.tls_client_ca)
 
 
 def _check_ranges(flags: argparse.Namespace) -> None:

@@ -153,6 +153,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._in_place(self._request(at, received), length, partial(self._predict, length))
 
     def _predict(self, length: int, request: Request) -> Page | None:
+        if refusal := self.server.rest.unwelcome(request):
+            self._leave_unread()
+            return refusal
         body = self._body(length)
         if body is None:
             return None
@@ -161,6 +164,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _in_place(self, request: Request, size: int, answer: Callable[[Request], Page | None]) -> None:
         """Answers within one of the places, until the last byte is written."""
         server = self.server
+        if server.rest.closed:
+            self._turn_away(HTTPStatus.FORBIDDEN, server.rest.closed)
+            return
         if not server.places.take(size):
             self._leave_unread()
             self._deliver(self._refused(request))
@@ -188,7 +194,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _request(self, at: Target, received: float) -> Request:
         metadata = tuple((name.lower(), value) for name, value in self.headers.items())
-        return Request(at, metadata, received, partial(has_gone, self.connection))
+        host, port = self.client_address[:2]
+        peer = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+        return Request(at, metadata, peer, received, partial(has_gone, self.connection))
 
     def _announces_body(self) -> bool:
         return "Transfer-Encoding" in self.headers or self.headers.get("Content-Length", "0") != "0"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote
 
+from serve_grpc.access import Access
 from serve_grpc.catalog import Catalog
 from serve_grpc.errors import Code, InvalidRequest, RequestError
 from serve_grpc.protocol import Read, rest
@@ -25,6 +26,8 @@ HTTP_STATUS = {
     Code.CANCELLED: 499,
     Code.INVALID_ARGUMENT: 400,
     Code.DEADLINE_EXCEEDED: 504,
+    Code.UNAUTHENTICATED: 401,
+    Code.PERMISSION_DENIED: 403,
     Code.NOT_FOUND: 404,
     Code.RESOURCE_EXHAUSTED: 429,
     Code.INTERNAL: 500,
@@ -58,6 +61,7 @@ class Request(NamedTuple):
 
     target: Target
     metadata: Metadata
+    peer: str
     received: float
     gone: Callable[[], bool]
 
@@ -78,10 +82,25 @@ def error_page(status: int, message: str, headers: Sequence[tuple[str, str]] = (
 
 
 class Rest:
-    """Makes calls of requests and waits for their answers. It is the sink of its calls."""
+    """Makes calls of requests and waits for their answers. It is the sink of its calls.
 
-    def __init__(self, admit: Admit) -> None:
+    closed: why nothing is answered here, or "".
+    """
+
+    def __init__(self, admit: Admit, access: Access | None = None, closed: str = "") -> None:
         self._admit = admit
+        self._access = access
+        self.closed = closed
+
+    def unwelcome(self, request: Request) -> Page | None:
+        """The refusal of a caller that may not ask, for which its body need not be read."""
+        if self._access is None:
+            return None
+        try:
+            self._access.caller(request.metadata, "").may(request.target.model)
+        except RequestError as error:
+            return self.refuse(request, error)
+        return None
 
     def predict(self, request: Request, body: bytes) -> Page | None:
         """The answer, or None when the caller has gone."""
@@ -123,7 +142,7 @@ class Rest:
         deadline = request.received + seconds
         answered: queue.SimpleQueue[bytes | Status] = queue.SimpleQueue()
         method = f"/v1/models{request.target.verb}"
-        call = Call(method, b"", deadline, request.received, answered, self, request.metadata)
+        call = Call(method, b"", deadline, request.received, answered, self, request.metadata, peer=request.peer)
         self._admit([(call, rest.NAME, read)])
         return _wait(call, deadline, request.gone)
 
@@ -160,4 +179,5 @@ def _timeout(query: str) -> float:
 
 
 def _refusal(status: Status) -> Page:
-    return error_page(HTTP_STATUS[status.code], status.message)
+    asks = [("WWW-Authenticate", "Bearer")] if status.code == Code.UNAUTHENTICATED else []
+    return error_page(HTTP_STATUS[status.code], status.message, asks)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from serve_grpc.access import Access
 from serve_grpc.batcher import Batcher, Refusal, Scheduler, Work
 from serve_grpc.catalog import Catalog
 from serve_grpc.errors import ExecutionFailed, QueueFull, RequestError, status_of
@@ -45,6 +46,7 @@ class Router:
         scheduler: Scheduler,
         metrics: Metrics,
         max_message_bytes: int,
+        access: Access | None = None,
     ) -> None:
         self._methods: Mapping[str, tuple[str, Method]] = {
             path: (protocol.name, method)
@@ -59,6 +61,7 @@ class Router:
         self._scheduler = scheduler
         self._metrics = metrics
         self._max_message_bytes = max_message_bytes
+        self._access = access
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -95,7 +98,10 @@ class Router:
         for call, protocol, read in requests:
             inference = None
             try:
-                inference = read(self._catalog)
+                if self._access is None:
+                    inference = read(self._catalog)
+                else:
+                    inference = self._allowed(self._access, call, read)
                 if isinstance(inference, bytes):
                     answers.append((call, inference))
                     self._metrics.looked_up(call, protocol)
@@ -111,6 +117,13 @@ class Router:
             self._submit(routed, answers)
         if answers:
             respond(answers)
+
+    def _allowed(self, access: Access, call: Call, read: Read) -> bytes | Inference:
+        caller = access.caller(call.metadata, call.subject)
+        inference = read(caller.sees(self._catalog))
+        if isinstance(inference, Inference):
+            caller.may(inference.model)
+        return inference
 
     def _route(self, call: Call, protocol: str, inference: Inference) -> Routed:
         version, batcher = self._serving.find(

@@ -24,6 +24,7 @@ from serve_grpc.compiles import CompileWatch
 from serve_grpc.device import Device, open_device
 from serve_grpc.errors import ConfigError
 from serve_grpc.executor import Executor
+from serve_grpc.guard import Guard, open_guard
 from serve_grpc.health import Health
 from serve_grpc.http import TEXT, HttpServer, Pages
 from serve_grpc.metrics import Metrics
@@ -60,12 +61,13 @@ def serve(settings: ServeSettings) -> int:
     transport = choose(settings.listen)
     if settings.records.trace_endpoint is not None:
         check_installed(f"--trace-endpoint {settings.records.trace_endpoint}")
+    guard = open_guard(settings)
     device = open_device()
     cache = CompileCache(settings.repository.cache, cache_key(device, os.environ))
     if settings.repository.warm_only:
         return warm(settings, device, cache)
     threading.excepthook = thread_died
-    server = Server(settings, transport, device, cache)
+    server = Server(settings, transport, guard, device, cache)
     with stop_signals() as stops:
         server.start()
         first = stops.get()
@@ -77,7 +79,7 @@ class Server:
     """Wires transport -> protocol -> batcher -> executor, and what keeps them fed."""
 
     def __init__(
-        self, settings: ServeSettings, transport: Choice, device: Device, cache: CompileCache
+        self, settings: ServeSettings, transport: Choice, guard: Guard, device: Device, cache: CompileCache
     ) -> None:
         listen = settings.listen
         self._settings = settings
@@ -92,7 +94,7 @@ class Server:
         self._catalog = Catalog()
         self._serving = Serving(self._catalog)
         self._scheduler = Scheduler()
-        self._transport = open_transport(transport, listen, protocols)
+        self._transport = open_transport(transport, listen, protocols, guard.certificates)
         self._why = transport.reason
         self._health = Health(self._transport.set_health)
         self._executor = Executor(self._scheduler, device.overlap)
@@ -103,7 +105,9 @@ class Server:
             self._scheduler,
             self._metrics,
             listen.max_message_bytes,
+            guard.access,
         )
+        self._access = guard.access
         self._loader = Loader(device, settings.batch, self._metrics, cache)
         self._cache = cache
         self._repository = Repository(
@@ -118,7 +122,9 @@ class Server:
             self._on_ready,
         )
         http = HttpSettings(listen.http_port, listen.max_message_bytes)
-        self._http = HttpServer(listen.host, http, self._pages(), Rest(self._router.admit))
+        self._http = HttpServer(
+            listen.host, http, self._pages(), Rest(self._router.admit, guard.access, guard.http_closed)
+        )
         self._addresses = ""
 
     def start(self) -> None:
@@ -128,6 +134,8 @@ class Server:
         self._addresses = f"grpc={grpc} http={self._http.start()}"
         log.info("listening %s transport=%s because=%r", self._addresses, self._transport.name, self._why)
         self._records.start()
+        if self._access is not None:
+            self._access.start()
         self._executor.start()
         self._router.start(self._transport.receivers)
         self._repository.start(self._settings.repository.poll_seconds)

@@ -7,6 +7,15 @@ from jaxport.message_size import DEFAULT_BYTES
 
 
 @dataclass(frozen=True)
+class TlsSettings:
+    """Files in PEM. client_ca: clients need a certificate that it signed."""
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+@dataclass(frozen=True)
 class ListenSettings:
     """Where the server listens. A port of 0 takes a free one; a socket path replaces the gRPC port."""
 
@@ -17,6 +26,7 @@ class ListenSettings:
     transport: str = "auto"
     behind_proxy: bool = False
     max_message_bytes: int = DEFAULT_BYTES
+    tls: TlsSettings | None = None
 
 
 @dataclass(frozen=True)
@@ -85,10 +95,11 @@ class RecordSettings:
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Everything `serve_grpc.server.serve` needs."""
+    """Everything `serve_grpc.server.serve` needs. token_file: who may ask; None: everyone who can connect."""
 
     repository: RepositorySettings
     listen: ListenSettings = field(default_factory=ListenSettings)
     batch: BatchSettings = field(default_factory=BatchSettings)
     drain: DrainSettings = field(default_factory=DrainSettings)
     records: RecordSettings = field(default_factory=RecordSettings)
+    token_file: Path | None = None

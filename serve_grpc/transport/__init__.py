@@ -29,6 +29,7 @@ class Call:
     method: "/package.Service/Method". deadline and received: seconds of time.monotonic().
     handle and sink: its transport's own, by which the answer finds its way back. peer: who called, as the transport
     says it ("ipv4:10.0.0.7:41234"), "" where it does not know.
+    subject: the name in the caller's certificate, where the transport has proven one.
     cancelled: set by the transport, from its own thread, when the caller has gone; an answer is then dropped.
     """
 
@@ -41,6 +42,7 @@ class Call:
     metadata: Metadata = ()
     cancelled: bool = False
     peer: str = ""
+    subject: str = ""
 
 
 Answer = tuple[Call, bytes | Status]

@@ -10,6 +10,7 @@ from serve_grpc.protocol import WireProtocol
 from serve_grpc.settings import ListenSettings
 from serve_grpc.transport import Transport
 from serve_grpc.transport.grpcio import GrpcioTransport
+from serve_grpc.transport.tls import Certificates
 
 
 class Choice(NamedTuple):
@@ -21,29 +22,41 @@ class Choice(NamedTuple):
 
 def choose(listen: ListenSettings) -> Choice:
     """The transport of the settings. Raises ConfigError for one that must not be used as told."""
-    private = _private(listen)
+    here = private(listen)
     if listen.transport == "grpcio":
         return Choice("grpcio", "asked for")
     if listen.transport == "native":
+        if listen.tls is not None:
+            raise ConfigError(
+                "--transport native has no TLS; use --transport grpcio, or an Envoy in front that ends TLS and reaches "
+                "the server by its --grpc-socket"
+            )
         if not _installed():
             raise ConfigError(
                 "--transport native needs the package pygrpc-native; install jaxport[native], or use --transport grpcio"
             )
-        if private is None and not listen.behind_proxy:
+        if here is None and not listen.behind_proxy:
             raise ConfigError(
                 f"--transport native on --host {listen.host} would meet anyone's traffic without a limit on message "
                 "sizes; use --transport grpcio, a --grpc-socket behind a proxy, or say --behind-proxy"
             )
         return Choice("native", "asked for")
-    if private is None and not listen.behind_proxy:
+    if listen.tls is not None:
+        return Choice("grpcio", "TLS is asked for")
+    if here is None and not listen.behind_proxy:
         return Choice("grpcio", f"{listen.host} is open to other machines")
     if not _installed():
         return Choice("grpcio", "pygrpc-native is not installed")
-    return Choice("native", private or "behind a proxy")
+    return Choice("native", here or "behind a proxy")
 
 
-def open_transport(choice: Choice, listen: ListenSettings, protocols: Sequence[WireProtocol]) -> Transport:
-    """The chosen transport, not yet bound."""
+def open_transport(
+    choice: Choice,
+    listen: ListenSettings,
+    protocols: Sequence[WireProtocol],
+    certificates: Certificates | None = None,
+) -> Transport:
+    """The chosen transport, not yet bound. certificates: for grpcio alone."""
     methods = [path for protocol in protocols for path in protocol.methods]
     streams = {path: refusal for protocol in protocols for path, (_, refusal) in protocol.streams.items()}
     if listen.grpc_socket is not None:
@@ -55,10 +68,10 @@ def open_transport(choice: Choice, listen: ListenSettings, protocols: Sequence[W
         from serve_grpc.transport.native import NativeTransport  # an optional package
 
         return NativeTransport(target, methods, streams, listen.max_message_bytes)
-    return GrpcioTransport(target, methods, streams, listen.max_message_bytes)
+    return GrpcioTransport(target, methods, streams, listen.max_message_bytes, certificates)
 
 
-def _private(listen: ListenSettings) -> str | None:
+def private(listen: ListenSettings) -> str | None:
     """Why only this machine can connect; None when others can."""
     if listen.grpc_socket is not None:
         return "a unix socket"

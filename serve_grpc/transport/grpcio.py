@@ -22,11 +22,16 @@ from grpc_reflection.v1alpha import reflection
 from serve_grpc.errors import Code, EnvironmentUnfit
 from serve_grpc.transport import Answer, Call, Drained, Receive, Refusal, Status
 from serve_grpc.transport.gather import Gather
+from serve_grpc.transport.tls import Certificates
 
 CODES = {code.value[0]: code for code in grpc.StatusCode}
 # Trailers travel in headers, which peers cap at 8 KiB.
 LONGEST_DETAIL = 2000
 MOST_PENDING = 1_000_000
+# Of one connection, further ones wait at the client: beyond what any queue holds, so that the queue answers first.
+MOST_STREAMS = 10_000
+# grpcio's own limit refuses at random between 8 and 16 KiB.
+MOST_METADATA = 16 * 1024
 # Requests of one stream that may wait for their answers; the next is not read before one is back.
 MOST_OPEN_PER_STREAM = 64
 # Draining: no call for QUIET_SECONDS means that the core holds none; callers that send without waiting for answers
@@ -47,13 +52,20 @@ class GrpcioTransport:
     name = "grpcio"
 
     def __init__(
-        self, target: str, methods: Iterable[str], streams: Mapping[str, Refusal], max_message_bytes: int
+        self,
+        target: str,
+        methods: Iterable[str],
+        streams: Mapping[str, Refusal],
+        max_message_bytes: int,
+        certificates: Certificates | None = None,
     ) -> None:
         self._target = target
         self._methods = tuple(methods)
         self._reflected: tuple[str, ...] = ()
         self._streams = streams
         self._max_message_bytes = max_message_bytes
+        self._certificates = certificates
+        self._knows_subjects = certificates is not None and certificates.asks_clients
         self._calls: queue.SimpleQueue[list[Call]] = queue.SimpleQueue()
         self._accepted = self._open = 0  # touched on the loop's thread only
         self._gather = Gather(self._calls.put)
@@ -128,6 +140,9 @@ class GrpcioTransport:
                 # Admission is the queue's: it refuses with a status, and in the metrics.
                 ("grpc.server.max_pending_requests", MOST_PENDING),
                 ("grpc.server.max_pending_requests_hard_limit", MOST_PENDING),
+                ("grpc.max_metadata_size", MOST_METADATA),
+                ("grpc.absolute_max_metadata_size", MOST_METADATA),
+                ("grpc.max_concurrent_streams", MOST_STREAMS),
                 ("grpc.max_receive_message_length", self._max_message_bytes),
                 ("grpc.max_send_message_length", self._max_message_bytes),
             ]
@@ -141,7 +156,10 @@ class GrpcioTransport:
         reflection.enable_server_reflection((*sorted(services), reflection.SERVICE_NAME), self._server)
         refuse_taken_socket(self._target)
         try:
-            port = self._server.add_insecure_port(self._target)
+            if self._certificates is None:
+                port = self._server.add_insecure_port(self._target)
+            else:
+                port = self._server.add_secure_port(self._target, self._certificates.credentials())
         except RuntimeError as error:
             flag = "--grpc-socket" if self._target.startswith("unix:") else "--host or --grpc-port"
             raise EnvironmentUnfit(
@@ -198,6 +216,8 @@ class GrpcioTransport:
         metadata = context.invocation_metadata() or ()
         answered = self._loop.create_future()
         call = Call(method, payload, deadline, now, answered, self, metadata, peer=context.peer())  # type: ignore[arg-type]
+        if self._knows_subjects:
+            call.subject = _common_name(context)
         self._accepted += 1
         self._open += 1
         self._gather.accepted(call)
@@ -247,6 +267,12 @@ class GrpcioTransport:
     def _let_go(self) -> None:
         held, self._held = self._held or [], None
         self._resolve(held)
+
+
+def _common_name(context: aio.ServicerContext) -> str:
+    """Of the caller's certificate; "" where it has not exactly one."""
+    names = list(context.auth_context().get("x509_common_name", ()))
+    return names[0].decode("utf-8", "replace") if len(names) == 1 else ""
 
 
 class _Health(health.aio.HealthServicer):  # pyright: ignore[reportAttributeAccessIssue]
