@@ -7,6 +7,7 @@ with Client("localhost:8500") as c:
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from jaxport.errors import ServerError
 from jaxport.message_size import DEFAULT_BYTES
+from jaxport.security import Security
 from jaxport.tensors import TensorError, array_to_tensor, tensor_to_array
 from jaxport.wire import prediction_pb2 as wire
 
@@ -32,7 +34,9 @@ class Client:
     """A channel to one server, or to every server behind a name. Safe to share between threads.
 
     address: "host:port", "unix:/path" or any other gRPC target. timeout: seconds for a call, None for no limit.
-    max_message_bytes: the server's --max-message-bytes.
+    max_message_bytes: the server's --max-message-bytes. token: a bearer token of its --token-file. tls_ca: PEM file of
+    who signed its certificate, which makes this TLS; tls_cert, tls_key: PEM files of a certificate of our own.
+    credentials: any others, instead. Raises UsageError for a file that cannot be read.
     """
 
     def __init__(
@@ -41,9 +45,17 @@ class Client:
         *,
         timeout: float | None = 30.0,
         max_message_bytes: int = DEFAULT_BYTES,
+        token: str = "",
+        tls_ca: str | Path | None = None,
+        tls_cert: str | Path | None = None,
+        tls_key: str | Path | None = None,
         credentials: grpc.ChannelCredentials | None = None,
     ) -> None:
         options = channel_options(max_message_bytes)
+        ca, cert, key = (None if path is None else Path(path) for path in (tls_ca, tls_cert, tls_key))
+        security = Security(token, ca, cert, key)
+        credentials = credentials or security.credentials()
+        self._metadata = security.metadata
         self.address = address
         self.timeout = timeout
         self._channel = (
@@ -138,7 +150,11 @@ class Client:
         call = self._channel.unary_unary(SERVICE + method)
         try:
             return response.FromString(
-                call(request.SerializeToString(), timeout=self.timeout if timeout is None else timeout)
+                call(
+                    request.SerializeToString(),
+                    timeout=self.timeout if timeout is None else timeout,
+                    metadata=self._metadata,
+                )
             )
         except grpc.RpcError as error:
             raise as_server_error(error, self.address) from None

@@ -27,6 +27,8 @@ class NotFit(ClientError):
 
 # The server's answer says whose fault it was: the request's, or the surroundings'.
 _EXIT_CODES = {
+    grpc.StatusCode.UNAUTHENTICATED: 2,
+    grpc.StatusCode.PERMISSION_DENIED: 2,
     grpc.StatusCode.NOT_FOUND: 2,
     grpc.StatusCode.INVALID_ARGUMENT: 2,
     grpc.StatusCode.OUT_OF_RANGE: 2,

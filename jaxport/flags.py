@@ -1,10 +1,12 @@
 """Flags of every command that talks to a server."""
 
 import argparse
+from pathlib import Path
 
 from jaxport.client import Client
 from jaxport.errors import UsageError
 from jaxport.message_size import DEFAULT, message_size
+from jaxport.security import Security, read_token
 
 
 def add_connection_flags(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +24,15 @@ def add_connection_flags(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="the server's limit (default: %(default)s)",
     )
+    flag("--token-file", type=Path, metavar="FILE", help="a bearer token for the server")
+    flag("--tls-ca", type=Path, metavar="FILE", help="TLS: who signed the server's certificate, in PEM")
+    flag(
+        "--tls-cert",
+        type=Path,
+        metavar="FILE",
+        help="a certificate of our own, for a server that asks for one",
+    )
+    flag("--tls-key", type=Path, metavar="FILE", help="its private key")
 
 
 def client_from(options: argparse.Namespace) -> Client:
@@ -30,7 +41,22 @@ def client_from(options: argparse.Namespace) -> Client:
         raise UsageError("--address '': HOST:PORT or unix:/path is needed")
     if options.timeout <= 0:
         raise UsageError(f"--timeout {options.timeout:g}: a positive number of seconds is needed")
-    return Client(options.address, timeout=options.timeout, max_message_bytes=message_bytes(options))
+    security = security_from(options)
+    return Client(
+        options.address,
+        timeout=options.timeout,
+        max_message_bytes=message_bytes(options),
+        token=security.token,
+        tls_ca=security.tls_ca,
+        tls_cert=security.tls_cert,
+        tls_key=security.tls_key,
+    )
+
+
+def security_from(options: argparse.Namespace) -> Security:
+    """Token and TLS of the flags. UsageError."""
+    token = "" if options.token_file is None else read_token(options.token_file)
+    return Security(token, options.tls_ca, options.tls_cert, options.tls_key)
 
 
 def message_bytes(options: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from typing import Any
@@ -22,6 +22,7 @@ import grpc.aio
 
 from jaxport.client import SERVICE, channel_options
 from jaxport.errors import NotFit
+from jaxport.security import Security
 
 START_SECONDS = 60.0  # for every process to import and connect
 PAUSE_AFTER_ERROR = 0.01
@@ -38,6 +39,7 @@ class Load:
     timeout: float
     max_message_bytes: int
     rate: float = 0.0
+    security: Security = field(default_factory=Security)
 
 
 @dataclass
@@ -80,15 +82,7 @@ def run_load(load: Load, processes: int) -> Tally:
 
 def _share(load: Load, index: int, processes: int) -> Load:
     concurrency = load.concurrency // processes + (index < load.concurrency % processes)
-    return Load(
-        load.address,
-        load.requests,
-        concurrency,
-        load.seconds,
-        load.timeout,
-        load.max_message_bytes,
-        load.rate / processes,
-    )
+    return replace(load, concurrency=concurrency, rate=load.rate / processes)
 
 
 def _collect(workers: Sequence[tuple[Any, Connection]]) -> Tally:
@@ -106,7 +100,7 @@ def _work(load: Load, barrier: Barrier, results: Connection) -> None:
 
 async def _send(load: Load, barrier: Barrier) -> Tally:
     tally = Tally()
-    async with grpc.aio.insecure_channel(load.address, channel_options(load.max_message_bytes)) as channel:
+    async with _channel(load) as channel:
         call = channel.unary_unary(f"{SERVICE}Predict")
         # The connection is made before the clock starts; a refusal will show itself in the tally.
         with contextlib.suppress(asyncio.TimeoutError):
@@ -119,6 +113,14 @@ async def _send(load: Load, barrier: Barrier) -> Tally:
         await asyncio.gather(*senders)
         tally.seconds = time.perf_counter() - start
     return tally
+
+
+def _channel(load: Load) -> grpc.aio.Channel:
+    options = channel_options(load.max_message_bytes)
+    credentials = load.security.credentials()
+    if credentials is None:
+        return grpc.aio.insecure_channel(load.address, options)
+    return grpc.aio.secure_channel(load.address, credentials, options)
 
 
 def _closed_loops(call: Any, load: Load, start: float, tally: Tally) -> list[Any]:
@@ -147,7 +149,7 @@ async def _open_loop(call: Any, load: Load, start: float, tally: Tally) -> None:
 
 async def _one(call: Any, load: Load, request: bytes, since: float, tally: Tally) -> None:
     try:
-        await call(request, timeout=load.timeout)
+        await call(request, timeout=load.timeout, metadata=load.security.metadata)
     except grpc.aio.AioRpcError as error:
         tally.errors[error.code().name] += 1
         await asyncio.sleep(PAUSE_AFTER_ERROR)

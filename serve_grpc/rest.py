@@ -142,7 +142,9 @@ class Rest:
         deadline = request.received + seconds
         answered: queue.SimpleQueue[bytes | Status] = queue.SimpleQueue()
         method = f"/v1/models{request.target.verb}"
-        call = Call(method, b"", deadline, request.received, answered, self, request.metadata, peer=request.peer)
+        call = Call(
+            method, b"", deadline, request.received, answered, self, request.metadata, peer=request.peer
+        )
         self._admit([(call, rest.NAME, read)])
         return _wait(call, deadline, request.gone)
 

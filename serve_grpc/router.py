@@ -120,9 +120,12 @@ class Router:
 
     def _allowed(self, access: Access, call: Call, read: Read) -> bytes | Inference:
         caller = access.caller(call.metadata, call.subject)
-        inference = read(caller.sees(self._catalog))
+        seen = caller.sees(self._catalog)
+        inference = read(seen)
         if isinstance(inference, Inference):
             caller.may(inference.model)
+            if not self._serving.live(inference.model).versions:
+                seen.version(inference.model, 0)  # what says that it is not here must not name the others
         return inference
 
     def _route(self, call: Call, protocol: str, inference: Inference) -> Routed:

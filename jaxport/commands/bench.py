@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxport.client import Client
 from jaxport.errors import CheckFailed, NotFit, UsageError
-from jaxport.flags import add_connection_flags, client_from, message_bytes
+from jaxport.flags import add_connection_flags, client_from, message_bytes, security_from
 from jaxport.load import Load, Tally, run_load
 from jaxport.scrape import Scrape, difference, scrape
 from jaxport.tensors import array_to_tensor
@@ -137,6 +137,7 @@ def _measure(
         timeout=options.timeout,
         max_message_bytes=message_bytes(options),
         rate=options.rate,
+        security=security_from(options),
     )
     processes = min(options.processes or min(os.cpu_count() or 1, MOST_PROCESSES), concurrency)
     before = scrape(http_address)

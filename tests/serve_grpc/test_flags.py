@@ -56,6 +56,9 @@ def test_sizes_have_units(text: str, size: int) -> None:
         (["--grace-seconds", "-1"], "--grace-seconds -1"),
         (["--drain-delay", "30", "--grace-seconds", "10"], "--drain-delay 30"),
         (["--grpc-socket", "s", "--grpc-port", "1"], "--grpc-socket"),
+        (["--tls-cert", "c"], "--tls-cert stands alone; add --tls-key"),
+        (["--tls-key", "k"], "--tls-key stands alone; add --tls-cert"),
+        (["--tls-client-ca", "a"], "--tls-client-ca needs TLS"),
     ],
 )
 def test_a_wrong_flag_is_named(flags: list[str], says: str) -> None:
@@ -91,6 +94,15 @@ def test_native_is_chosen_only_where_this_machine_alone_can_connect(
 def test_native_on_an_open_address_is_refused_unless_something_is_in_front() -> None:
     with pytest.raises(ConfigError, match="--behind-proxy"):
         choose(ListenSettings(host="0.0.0.0", transport="native"))
+
+
+def test_an_empty_folder_name_is_not_this_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    with pytest.raises(SystemExit) as refused:
+        parser.parse_args(["--models", ""])
+    assert refused.value.code == 2
+    assert "--models: '' is no folder" in capsys.readouterr().err
 
 
 def test_every_request_error_has_a_status() -> None:
