@@ -1,58 +1,63 @@
-"""Requests wait here, per model and signature, until the executor is free: then whatever waits goes together.
+"""Requests wait here, per model and signature, until the device is free: then whatever waits goes together.
 
-There is no timer. An idle executor takes a lone request at once; a busy one lets a batch grow. Knows rows and
-deadlines; neither a protocol nor the device.
+Knows rows, deadlines and priorities; neither a protocol nor the device.
 """
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from serve_grpc.buckets import BucketChoice
 from serve_grpc.transport import Call
+
+# Rows of one tensor, row-major and without gaps.
+Buffer = bytes | memoryview
+
+# A run this short is done on the thread that received it: waking another thread takes about as long.
+QUICK_SECONDS = 0.0005
 
 
 @dataclass(slots=True, eq=False)
 class Work:
     """A validated request on its way through one batcher.
 
-    inputs: arrays [rows, ...] in the signature's order. outputs: positions of the outputs asked for.
-    encode: turns those arrays into the response's bytes. taken and parts: a large request goes in several batches,
-    and its results are joined in order. started: seconds of time.monotonic() when its first rows left the queue.
-    answered: nothing more is to be done for it.
+    data: the bytes of each input's rows, in the signature's order. outputs: positions of the outputs asked for.
+    encode: turns the bytes of their rows into the response. urgent: goes before those that are not.
+    expires: when it has waited for too long, in seconds of time.monotonic(). taken and parts: a large request goes in
+    several batches, and its results are joined in order. answered: nothing more is to be done for it.
+    started: when its first rows left the queue.
     """
 
     call: Call
     protocol: str
-    inputs: Sequence[np.ndarray]
+    data: Sequence[Buffer]
     rows: int
     outputs: Sequence[int]
-    encode: Callable[[Sequence[np.ndarray]], bytes]
+    encode: Callable[[Sequence[Buffer]], bytes]
+    urgent: bool = False
+    expires: float | None = None
     taken: int = 0
-    parts: list[list[np.ndarray]] = field(default_factory=list)
-    started: float = 0.0
+    parts: list[list[Buffer]] | None = None
     answered: bool = False
+    started: float = 0.0
 
 
-class Slice(NamedTuple):
-    """Rows start to stop of a request's inputs."""
-
-    work: Work
-    start: int
-    stop: int
+# Rows start to stop of a request. A plain tuple: there is one for every request of every batch.
+Slice = tuple[Work, int, int]
 
 
 class Batch(NamedTuple):
-    """What leaves the queue together: rows to run, and requests that nobody waits for any more."""
+    """What leaves the queue together: rows to run, and requests that nobody waits for any more.
+
+    late: the caller's deadline has passed. expired: they waited longer than they or the server allow.
+    """
 
     batcher: "Batcher"
+    taken: float
     slices: list[Slice]
+    late: list[Work]
     expired: list[Work]
     cancelled: list[Work]
 
@@ -60,125 +65,115 @@ class Batch(NamedTuple):
 class Batcher:
     """The queue of one version's signature. Only its scheduler touches it, under the scheduler's lock.
 
-    program: the executor's, opaque here. max_rows: rows that may wait.
+    program: the executor's, opaque here. max_rows: rows that may wait. max_delay: seconds that a batch which is not
+    full may wait for more.
     """
 
-    def __init__(self, program: Any, choice: BucketChoice, max_rows: int) -> None:
+    def __init__(
+        self, program: Any, choice: BucketChoice, max_rows: int, max_delay: float = 0.0, overlap: bool = False
+    ) -> None:
         self.program = program
         self.choice = choice
         self.max_rows = max_rows
+        self.max_delay = max_delay
+        self.quick = not overlap and not max_delay and max(choice.seconds.values()) <= QUICK_SECONDS
+        self.urgent: deque[Work] = deque()
         self.queue: deque[Work] = deque()
         self.rows = 0  # waiting
         self.running = 0  # batches on the device or being answered
         self.closed = False
+        self.spent = 0.0  # device seconds, for a fair share: see Scheduler
+        self.slowdown = 1.0  # seconds that a batch takes in this server, over what it takes alone
+        self.busy_since: float | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether anything is queued."""
+        return bool(self.queue or self.urgent)
 
     def admits(self, rows: int) -> bool:
         """A queue that is empty takes any request: its size is limited by --max-message-bytes, not here."""
         return not self.rows or self.rows + rows <= self.max_rows
 
-    def take(self, now: float) -> Batch:
-        """The next batch in order of arrival; requests nobody waits for any more are set aside.
+    def wait(self) -> float:
+        """Seconds that a request which comes now is likely to wait, at the pace of the last batches."""
+        return self.rows * self.choice.row_seconds * self.slowdown
+
+    def put(self, work: Work) -> None:
+        """Queues a request."""
+        (self.urgent if work.urgent else self.queue).append(work)
+        self.rows += work.rows
+
+    def due(self) -> float:
+        """When the batch that waits should go, in seconds of time.monotonic()."""
+        if not self.max_delay or self.rows >= self.choice.largest:
+            return 0.0
+        return min(queue[0].call.received for queue in (self.urgent, self.queue) if queue) + self.max_delay
+
+    def take(self, now: float, most: int) -> Batch:
+        """The next batch of up to `most` rows, urgent requests first, else in order of arrival.
 
         A request goes whole when the largest bucket holds it, else in pieces.
         """
-        batch = Batch(self, [], [], [])
-        choice = self.choice
-        rows, room = 0, choice.target[min(self.rows, choice.largest)]
-        while self.queue and rows < room:
-            work = self.queue[0]
+        batch = Batch(self, now, [], [], [], [])
+        room = self.choice.target[min(self.rows, most)]
+        rows, room, full = self._fill(self.urgent, batch, 0, room)
+        if not full:
+            self._fill(self.queue, batch, rows, room)
+        return batch
+
+    def _fill(self, queue: deque[Work], batch: Batch, rows: int, room: int) -> tuple[int, int, bool]:
+        """Moves requests from `queue` to the batch; its rows, its room, and whether the next one did not fit."""
+        now, slices, choice = batch.taken, batch.slices, self.choice
+        while queue and rows < room:
+            work = queue[0]
+            call = work.call
             left = work.rows - work.taken
-            if self._given_up(work, now, batch):
+            if (
+                work.answered  # a piece of it failed
+                or call.cancelled
+                or (call.deadline is not None and call.deadline <= now)
+                or (work.expires is not None and work.expires <= now and not work.taken)
+            ):
+                self._set_aside(work, batch)
                 count = left
-            elif work.rows <= choice.largest and left > room - rows:
+            elif left > room - rows and work.rows <= choice.largest:
                 if rows:
-                    break
+                    return rows, room, True
                 room = choice.covering[left]
                 continue
             else:
                 count = min(left, room - rows)
-                batch.slices.append(Slice(work, work.taken, work.taken + count))
+                slices.append((work, work.taken, work.taken + count))
                 rows += count
             work.taken += count
             self.rows -= count
             if count == left:
-                self.queue.popleft()
-        return batch
+                queue.popleft()
+        return rows, room, rows >= room
 
     @staticmethod
-    def _given_up(work: Work, now: float, batch: Batch) -> bool:
-        if work.answered:  # a piece of it failed
-            return True
+    def _set_aside(work: Work, batch: Batch) -> None:
+        if work.answered:
+            return
+        work.answered = True
+        deadline = work.call.deadline
         if work.call.cancelled:
             batch.cancelled.append(work)
-        elif work.call.deadline is not None and work.call.deadline <= now:
-            batch.expired.append(work)
+        elif deadline is not None and deadline <= batch.taken:
+            batch.late.append(work)
         else:
-            return False
-        work.answered = True
-        return True
-
-
-class Refusal(Enum):
-    """Why a request was not queued."""
-
-    FULL = "full"
-    CLOSED = "closed"
-
-
-class Scheduler:
-    """Shares one device between the batchers that have work, in turn: a slow model delays another by one batch."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._ready: deque[Batcher] = deque()
-        self._stopped = False
-
-    def submit(self, works: Sequence[tuple[Batcher, Work]]) -> list[tuple[Batcher, Work, Refusal]]:
-        """Queues requests, one hand-over for all; returns those that were refused."""
-        refused = []
-        with self._changed:
-            for batcher, work in works:
-                if batcher.closed:
-                    refused.append((batcher, work, Refusal.CLOSED))
-                elif not batcher.admits(work.rows):
-                    refused.append((batcher, work, Refusal.FULL))
-                else:
-                    if not batcher.queue:
-                        self._ready.append(batcher)
-                    batcher.queue.append(work)
-                    batcher.rows += work.rows
-            self._changed.notify_all()
-        return refused
-
-    def take(self, wait: bool = True) -> Batch | None:
-        """The next batch, which must be given back with `done`; None once stopped, or when none waits."""
-        with self._changed:
-            while not self._ready:
-                if self._stopped or not wait:
-                    return None
-                self._changed.wait()
-            batcher = self._ready.popleft()
-            batch = batcher.take(time.monotonic())
-            if batcher.queue:
-                self._ready.append(batcher)
-            batcher.running += 1
-            return batch
+            batch.expired.append(work)
 
     def done(self, batch: Batch) -> None:
-        """Every request of the batch is answered, or waits for its next piece."""
-        with self._changed:
-            batch.batcher.running -= 1
-            if batch.batcher.closed:
-                self._changed.notify_all()
-
-    def close(self, batcher: Batcher) -> None:
-        """Refuses new requests to a batcher and waits until those it accepted are answered."""
-        with self._changed:
-            batcher.closed = True
-            self._changed.wait_for(lambda: self._stopped or not (batcher.queue or batcher.running))
-
-    def stop(self) -> None:
-        """Ends the executor once nothing waits any more."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
+        """A batch is answered: what it took tells how fast the queue moves."""
+        self.running -= 1
+        rows = sum(stop - start for _, start, stop in batch.slices)
+        now = time.monotonic()
+        if rows:
+            since = batch.taken if self.busy_since is None else self.busy_since
+            alone = self.choice.seconds[self.choice.covering[rows]]
+            # A full queue is what the figure is for; a lone small batch says little about it.
+            weight = 0.2 * rows / self.choice.largest
+            self.slowdown += weight * ((now - since) / alone - self.slowdown)
+        self.busy_since = now if self.rows else None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 LEAST_SHARE = 0.7  # of the best rate in rows per second, below which a larger bucket only adds latency
 ABOUT_THE_SAME = 0.8
 LEAST_GAIN = 1.03  # over every smaller bucket, to count as adding throughput
+BRISK_SECONDS = 0.02  # that a run may take while another model waits
 TRIES = 3  # buckets in a row that may add nothing before larger ones are not tried
 
 
@@ -54,10 +55,16 @@ class BucketChoice:
     covering[n]: the smallest bucket that holds n rows. target[n]: the bucket to fill when n wait: the one
     that serves most of them at about the best rate of useful rows. 33 rows go as a full 32 and a 1 where cost grows
     with size, and as a padded 64 where it does not.
+
+    seconds: of one run per bucket. row_seconds: of a row at the best rate. brisk: most rows of a batch while another
+    model waits: a longer run would serve no more of them, or keeps the device for longer than BRISK_SECONDS.
     """
 
     covering: tuple[int, ...]
     target: tuple[int, ...]
+    seconds: Mapping[int, float]
+    row_seconds: float
+    brisk: int
 
     @property
     def largest(self) -> int:
@@ -70,7 +77,18 @@ class BucketChoice:
         buckets = sorted(seconds)
         rows = range(buckets[-1] + 1)
         covering = tuple(next(b for b in buckets if b >= n) for n in rows)
-        return cls(covering, tuple(_target(n, seconds) for n in rows))
+        target = tuple(_target(n, seconds) for n in rows)
+        row_seconds = min(cost / bucket for bucket, cost in seconds.items())
+        return cls(covering, target, dict(seconds), row_seconds, _brisk(seconds))
+
+
+def _brisk(seconds: Mapping[int, float]) -> int:
+    """The largest bucket that is over soon; the smallest good one when none is."""
+    soon = [bucket for bucket, cost in seconds.items() if cost <= BRISK_SECONDS]
+    if soon:
+        return max(soon)
+    rates = {bucket: bucket / cost for bucket, cost in seconds.items()}
+    return min(bucket for bucket, rate in rates.items() if rate >= max(rates.values()) * LEAST_SHARE)
 
 
 def _target(waiting: int, seconds: Mapping[int, float]) -> int:

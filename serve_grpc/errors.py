@@ -77,7 +77,11 @@ class NotOffered(RequestError):
 
 
 class QueueFull(RequestError):
-    """More rows wait than --max-queue allows."""
+    """More rows wait than --max-queue allows, or for longer than --max-wait."""
+
+
+class QueueTimeout(RequestError):
+    """The request waited for longer than its own timeout or --max-wait."""
 
 
 class ResponseTooLarge(RequestError):
@@ -104,6 +108,7 @@ STATUS: dict[type[RequestError], Code] = {
     NotLoaded: Code.UNAVAILABLE,
     NotOffered: Code.UNIMPLEMENTED,
     QueueFull: Code.RESOURCE_EXHAUSTED,
+    QueueTimeout: Code.UNAVAILABLE,
     ResponseTooLarge: Code.RESOURCE_EXHAUSTED,
     DeadlinePassed: Code.DEADLINE_EXCEEDED,
     Cancelled: Code.CANCELLED,

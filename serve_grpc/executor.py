@@ -8,13 +8,21 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
-from serve_grpc.batcher import Batch, Scheduler, Slice, Work
+from serve_grpc.batcher import Batch, Slice, Work
 from serve_grpc.ended import Run
-from serve_grpc.errors import Cancelled, Code, DeadlinePassed, ExecutionFailed, RequestError, status_of
+from serve_grpc.errors import (
+    Cancelled,
+    Code,
+    DeadlinePassed,
+    ExecutionFailed,
+    QueueTimeout,
+    RequestError,
+    status_of,
+)
 from serve_grpc.metrics import VersionMetrics
-from serve_grpc.program import Program
+from serve_grpc.program import Program, bytes_of
+from serve_grpc.scheduler import Scheduler
 from serve_grpc.transport import Status, respond
 
 log = logging.getLogger(__name__)
@@ -60,6 +68,13 @@ class Executor:
         """Waits for the end, which comes after `Scheduler.stop` and the last batch."""
         self._thread.join(timeout)
 
+    def run_here(self) -> None:
+        """Runs, on the calling thread, what the scheduler gave it to run (see `Scheduler.submit`)."""
+        while (batch := self._scheduler.take_mine()) is not None:
+            running = self._launch(batch)
+            if running is not None:
+                self._finish(running)
+
     def _run(self) -> None:
         running: Running | None = None
         while True:
@@ -103,7 +118,9 @@ class Executor:
         try:
             arrays = runnable.program.fetch(outputs)
             fetched = time.monotonic()
-            answers = _answers(batch.slices, arrays)
+            answers = _answers(
+                batch.slices, [bytes_of(array) for array in arrays], runnable.program.rules.output_row_bytes
+            )
         except Exception as error:  # the device reports a failed run here
             self._fail(batch, runnable, error)
             return
@@ -121,8 +138,15 @@ class Executor:
         metrics = runnable.metrics
         for works, error, counter in (
             (
-                batch.expired,
+                batch.late,
                 DeadlinePassed("the deadline passed while the request waited in the queue"),
+                metrics.late,
+            ),
+            (
+                batch.expired,
+                QueueTimeout(
+                    "the request waited in the queue for longer than its timeout or --max-wait allows"
+                ),
                 metrics.expired,
             ),
             (
@@ -151,18 +175,22 @@ class Executor:
         respond([(work.call, Status(code, reason)) for work in works])
 
 
-def _answers(slices: Sequence[Slice], outputs: Sequence[np.ndarray]) -> list[tuple[Work, bytes]]:
+def _answers(
+    slices: Sequence[Slice], outputs: Sequence[memoryview], row_bytes: Sequence[int]
+) -> list[tuple[Work, bytes]]:
     """The responses of every request whose last rows these are; pieces of the others are kept with them."""
     answers: list[tuple[Work, bytes]] = []
     at = 0
     for work, start, stop in slices:
-        arrays = [outputs[i][at : at + stop - start] for i in work.outputs]
-        at += stop - start
+        end = at + stop - start
+        data = [outputs[i][at * row_bytes[i] : end * row_bytes[i]] for i in work.outputs]
+        at = end
         if stop - start == work.rows:
-            answers.append((work, work.encode(arrays)))
+            answers.append((work, work.encode(data)))
         elif not work.answered:  # an earlier piece may have failed
-            work.parts.append(arrays)
+            work.parts = work.parts or []
+            work.parts.append([bytes(part) for part in data])  # the buffers are filled anew
             if stop == work.rows:
-                joined = [np.concatenate(parts) for parts in zip(*work.parts, strict=True)]
+                joined = [b"".join(parts) for parts in zip(*work.parts, strict=True)]
                 answers.append((work, work.encode(joined)))
     return answers

@@ -81,6 +81,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="rows of the largest bucket",
     )
     flag(
+        "--max-delay",
+        type=float,
+        default=BatchSettings.max_delay * 1e3,
+        metavar="MS",
+        help="a batch that is not full waits so long for more (default: %(default)g)",
+    )
+    flag(
+        "--max-wait",
+        type=float,
+        default=BatchSettings.max_wait * 1e3,
+        metavar="MS",
+        help="a request that would wait longer is refused (default: %(default)g)",
+    )
+    flag(
         "--grace-seconds",
         type=float,
         default=DrainSettings.grace_seconds,
@@ -124,7 +138,7 @@ def settings_from(flags: argparse.Namespace) -> ServeSettings:
             max_message_bytes=message_bytes(flags.max_message_bytes),
             tls=_tls(flags),
         ),
-        batch=BatchSettings(flags.max_batch, flags.max_queue),
+        batch=BatchSettings(flags.max_batch, flags.max_queue, flags.max_delay / 1e3, flags.max_wait / 1e3),
         drain=DrainSettings(flags.drain_delay, flags.grace_seconds),
         records=RecordSettings(
             flags.access_log, trace_endpoint(flags.trace_endpoint, os.environ), flags.trace_sample
@@ -189,15 +203,24 @@ def _check_ranges(flags: argparse.Namespace) -> None:
         port = getattr(flags, name)
         if port is not None and not 0 <= port <= 65535:
             raise ConfigError(f"--{name.replace('_', '-')} {port} is not a port; needed: 0 to 65535")
-    for name, least in (("max_queue", 1), ("max_batch", 1), ("grace_seconds", 0), ("drain_delay", 0)):
+    for name, least in (
+        ("max_queue", 1),
+        ("max_batch", 1),
+        ("max_delay", 0),
+        ("grace_seconds", 0),
+        ("drain_delay", 0),
+    ):
         if not getattr(flags, name) >= least:  # not (>=): NaN is refused too
             raise ConfigError(
                 f"--{name.replace('_', '-')} {getattr(flags, name)} is too small; needed: at least {least}"
             )
     if not 0 <= flags.trace_sample <= 1:
         raise ConfigError(f"--trace-sample {flags.trace_sample} is no share; needed: 0 to 1")
-    if not flags.poll_seconds > 0:
-        raise ConfigError(f"--poll-seconds {flags.poll_seconds} is too small; needed: more than 0")
+    for name in ("poll_seconds", "max_wait"):
+        if not getattr(flags, name) > 0:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} {getattr(flags, name)} is too small; needed: more than 0"
+            )
     if flags.grpc_socket is not None and flags.grpc_port is not None:
         raise ConfigError("--grpc-socket and --grpc-port exclude each other; give one")
     if flags.drain_delay > flags.grace_seconds:

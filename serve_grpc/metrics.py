@@ -143,7 +143,9 @@ class VersionMetrics:
         self._padding = metrics.padding_rows.labels(*self._labels)
         self.expired = metrics.shed.labels(model, "expired")
         self.cancelled = metrics.shed.labels(model, "cancelled")
+        self.late = metrics.shed.labels(model, "deadline")
         self.full = metrics.shed.labels(model, "queue_full")
+        self.slow = metrics.shed.labels(model, "queue_slow")
         end = _midnight(window_ends)
         metrics.window_seconds.labels(*self._labels).set_function(lambda: end - time.time())
 

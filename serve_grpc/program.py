@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import cycle
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,6 +12,24 @@ from serve_grpc.validate import SignatureRules
 
 # With overlap one batch is on the device while the next is filled.
 BUFFERS_PER_BUCKET = 2
+
+
+class HostBuffer(NamedTuple):
+    """An array to fill, and its bytes."""
+
+    array: np.ndarray
+    data: memoryview
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], dtype: np.dtype) -> "HostBuffer":
+        """Not initialised."""
+        array = np.empty(shape, dtype)
+        return cls(array, bytes_of(array))
+
+
+def bytes_of(array: np.ndarray) -> memoryview:
+    """The bytes of an array, row-major; the array's own where it lies like that."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 class Program:
@@ -29,7 +47,9 @@ class Program:
         self.executables: dict[int, Any] = {}
         self._pad = [pad.get(rule.name, 0) for rule in rules.inputs]
         self._names = [rule.name for rule in rules.inputs]
-        self._buffers: dict[int, Iterator[list[np.ndarray]]] = {}
+        self._dtypes = [rule.dtype for rule in rules.inputs]
+        self._sizes = [rule.row_bytes for rule in rules.inputs]
+        self._buffers: dict[int, Iterator[list[HostBuffer]]] = {}
 
     def add(self, bucket: int, executable: Any) -> None:
         """From now on `bucket` can be run."""
@@ -47,17 +67,24 @@ class Program:
         """
         work, start, stop = slices[0]
         if stop - start == bucket:
-            return [array[start:stop] for array in work.inputs]
+            return [
+                np.frombuffer(memoryview(data)[start * size : stop * size], dtype).reshape(shape)
+                for data, size, dtype, shape in zip(
+                    work.data, self._sizes, self._dtypes, self._shapes(bucket), strict=True
+                )
+            ]
         buffers = next(self._buffers[bucket])
-        at = 0
-        for work, start, stop in slices:
-            for buffer, array in zip(buffers, work.inputs, strict=True):
-                buffer[at : at + stop - start] = array[start:stop]
-            at += stop - start
-        if at < bucket:
-            for buffer, value in zip(buffers, self._pad, strict=True):
-                buffer[at:] = value
-        return buffers
+        for at, (buffer, size) in enumerate(zip(buffers, self._sizes, strict=True)):
+            target, end = buffer.data, 0
+            for work, start, stop in slices:
+                data = work.data[at]
+                if stop - start != work.rows:
+                    data = memoryview(data)[start * size : stop * size]
+                begin, end = end, end + len(data)
+                target[begin:end] = data
+            if end < len(target):
+                buffer.array[end // size :] = self._pad[at]
+        return [buffer.array for buffer in buffers]
 
     def launch(self, bucket: int, arrays: Sequence[np.ndarray]) -> list[jax.Array]:
         """Starts a run; outputs [bucket, ...] in the signature's order, on the device."""
@@ -75,8 +102,14 @@ class Program:
         """Assemble, launch and fetch: the whole way of a batch through the device."""
         return self.fetch(self.launch(bucket, self.assemble(slices, bucket)))
 
-    def _allocate(self, bucket: int) -> list[list[np.ndarray]]:
+    def _shapes(self, bucket: int) -> list[tuple[int, ...]]:
+        return [(bucket, *rule.tail) for rule in self.rules.inputs]
+
+    def _allocate(self, bucket: int) -> list[list[HostBuffer]]:
         return [
-            [np.empty((bucket, *rule.tail), rule.dtype) for rule in self.rules.inputs]
+            [
+                HostBuffer.of(shape, dtype)
+                for shape, dtype in zip(self._shapes(bucket), self._dtypes, strict=True)
+            ]
             for _ in range(BUFFERS_PER_BUCKET)
         ]

@@ -7,8 +7,8 @@ import numpy as np
 
 from converters.bundle import Bundle
 from converters.golden import Golden
-from serve_grpc.batcher import Slice, Work
-from serve_grpc.program import Program
+from serve_grpc.batcher import Work
+from serve_grpc.program import Program, bytes_of
 
 # A bucket is timed until it has run this long or this often, whichever comes first, but once at least.
 TIMED_SECONDS = 0.1
@@ -63,7 +63,7 @@ def _outputs(program: Program, bucket: int, goldens: Sequence[Golden]) -> list[d
 
 def _run(program: Program, bucket: int, works: Sequence[Work], start: int) -> list[np.ndarray]:
     """The rows of `works` from `start` on that the bucket holds, without its padding."""
-    slices = [Slice(work, start, min(work.rows, start + bucket)) for work in works]
+    slices = [(work, start, min(work.rows, start + bucket)) for work in works]
     rows = sum(stop - start for _, start, stop in slices)
     return [output[:rows].copy() for output in program.run(bucket, slices)]
 
@@ -83,7 +83,7 @@ def _seconds(program: Program, bucket: int, golden: Golden, *, new: bool) -> flo
     work = _work(program, golden, bucket)
     # Two halves, so that assembling is a part of the cost as it is for requests.
     half = bucket // 2
-    slices = [Slice(work, 0, half), Slice(work, half, bucket)] if half else [Slice(work, 0, bucket)]
+    slices = [(work, 0, half), (work, half, bucket)] if half else [(work, 0, bucket)]
     if new:
         program.run(bucket, slices)  # the first run of an executable also sets it up
     best, spent, runs = float("inf"), 0.0, 0
@@ -100,7 +100,8 @@ def _work(program: Program, golden: Golden, rows: int | None = None) -> Work:
     inputs = [np.asarray(golden.inputs[rule.name]) for rule in program.rules.inputs]
     if rows is not None:
         inputs = [np.resize(array, (rows, *array.shape[1:])) for array in inputs]
-    return Work(None, "", inputs, len(inputs[0]), (), bytes)  # type: ignore[arg-type]
+    data = [bytes_of(array) for array in inputs]
+    return Work(None, "", data, len(inputs[0]), (), lambda _: b"")  # type: ignore[arg-type]
 
 
 def milliseconds(seconds: Mapping[int, float]) -> str:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from converters.bundle import list_models, list_versions, read_manifest
-from serve_grpc.batcher import Scheduler
 from serve_grpc.catalog import FAILED, LOADING, Catalog, VersionInfo
 from serve_grpc.compiles import CompileWatch
 from serve_grpc.metrics import Metrics
 from serve_grpc.plan import Plan, make_plan
 from serve_grpc.refusals import Fingerprint, Refusals, fingerprint
 from serve_grpc.rules import RulesReader
+from serve_grpc.scheduler import Scheduler
 from serve_grpc.serving import Live, Serving
 from serve_grpc.swap import Swapper
 from serve_grpc.version import LoadedVersion, Loader

@@ -7,35 +7,42 @@ from functools import partial
 from typing import NamedTuple
 
 from serve_grpc.access import Access
-from serve_grpc.batcher import Batcher, Refusal, Scheduler, Work
+from serve_grpc.batcher import Batcher, Work
 from serve_grpc.catalog import Catalog
-from serve_grpc.errors import ExecutionFailed, QueueFull, RequestError, status_of
+from serve_grpc.errors import ExecutionFailed, NotLoaded, QueueFull, RequestError, status_of
+from serve_grpc.executor import Executor
+from serve_grpc.heads import Heads
 from serve_grpc.metrics import Metrics
 from serve_grpc.protocol import Inference, Method, Read, WireProtocol
+from serve_grpc.route import Route, Routes
+from serve_grpc.scheduler import Refusal, Scheduler
 from serve_grpc.serving import Serving
 from serve_grpc.transport import Answer, Call, Receive, Status, respond
-from serve_grpc.version import LoadedVersion
 
 log = logging.getLogger(__name__)
 
 MOST_CALLS = 64
 # How often an idle receiver looks whether it should end.
 WAKE_SECONDS = 0.2
+# Times that a request is sent on because its version was replaced between look-up and queue.
+MOST_TRIES = 5
+
+# (call, protocol, what reads it)
+Request = tuple[Call, str, Read]
 
 
-class Routed(NamedTuple):
-    """A request on its way to a queue; kept to send it to the next version when this one closes first."""
+class Receiver(NamedTuple):
+    """What one receiving thread keeps for itself."""
 
-    inference: Inference
-    version: LoadedVersion
-    batcher: Batcher
-    work: Work
+    receive: Receive
+    heads: Mapping[str, Heads]
 
 
 class Router:
     """Requests of every way in, to the queues: one hand-over per batch of calls.
 
     One thread for each receiver of the transport; `admit` is for requests that come without one, such as HTTP's.
+    A short batch runs on the thread that received it while the device is idle: see Scheduler.
     """
 
     def __init__(
@@ -44,8 +51,9 @@ class Router:
         catalog: Catalog,
         serving: Serving,
         scheduler: Scheduler,
+        executor: Executor,
         metrics: Metrics,
-        max_message_bytes: int,
+        routes: Routes,
         access: Access | None = None,
     ) -> None:
         self._methods: Mapping[str, tuple[str, Method]] = {
@@ -59,8 +67,9 @@ class Router:
         self._catalog = catalog
         self._serving = serving
         self._scheduler = scheduler
+        self._executor = executor
         self._metrics = metrics
-        self._max_message_bytes = max_message_bytes
+        self._routes = routes
         self._access = access
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -68,7 +77,12 @@ class Router:
     def start(self, receivers: Iterable[Receive]) -> None:
         """Begins to receive."""
         for receive in receivers:
-            thread = threading.Thread(target=self._run, args=(receive,), name="router", daemon=True)
+            heads = {
+                path: Heads(lambda payload, method=method: method(payload, self._catalog))
+                for path, (_, method) in self._methods.items()
+            }
+            receiver = Receiver(receive, heads)
+            thread = threading.Thread(target=self._run, args=(receiver,), name="router", daemon=True)
             thread.start()
             self._threads.append(thread)
 
@@ -78,45 +92,78 @@ class Router:
         for thread in self._threads:
             thread.join()
 
-    def _run(self, receive: Receive) -> None:
+    def admit(self, requests: Sequence[Request]) -> None:
+        """Queues or answers each request. Any thread."""
+        works: list[tuple[Batcher, Work]] = []
+        answers: list[Answer] = []
+        for request in requests:
+            self._admit(request, works, answers)
+        self._submit(works, answers, {id(request[0]): request for request in requests}, run_here=False)
+
+    def _run(self, receiver: Receiver) -> None:
+        receive = receiver.receive
         while not self._stopping.is_set():
             calls = receive(MOST_CALLS, WAKE_SECONDS)
             if calls:
-                self._handle(calls)
+                self._handle(calls, receiver.heads)
 
-    def _handle(self, calls: Sequence[Call]) -> None:
-        def parse(call: Call) -> tuple[Call, str, Read]:
-            protocol, method = self._methods[call.method]
-            return call, protocol, partial(method, call.payload)
-
-        self.admit([parse(call) for call in calls])
-
-    def admit(self, requests: Sequence[tuple[Call, str, Read]]) -> None:
-        """Queues or answers each (call, protocol, what reads it). Any thread."""
+    def _handle(self, calls: Sequence[Call], by_method: Mapping[str, Heads]) -> None:
+        works: list[tuple[Batcher, Work]] = []
         answers: list[Answer] = []
-        routed: list[Routed] = []
-        for call, protocol, read in requests:
-            inference = None
-            try:
-                if self._access is None:
-                    inference = read(self._catalog)
-                else:
-                    inference = self._allowed(self._access, call, read)
-                if isinstance(inference, bytes):
-                    answers.append((call, inference))
-                    self._metrics.looked_up(call, protocol)
-                else:
-                    routed.append(self._route(call, protocol, inference))
-            except RequestError as error:
-                answers.append(self._refuse(call, protocol, inference, error))
-            except Exception:  # a fault of ours in one request must not take the others down
-                log.exception("a request failed before it was queued")
-                error = ExecutionFailed("the server failed on this request; its log says why")
-                answers.append(self._refuse(call, protocol, inference, error))
-        if routed:
-            self._submit(routed, answers)
-        if answers:
-            respond(answers)
+        live = self._serving.live
+        for call in calls:
+            payload = call.payload
+            heads = by_method[call.method]
+            head = heads.find(payload)
+            if head is not None:
+                route = head.route
+                if self._access is not None and not self._may(self._access, call, head.inference.model):
+                    route = None  # to be refused as any other
+                if route is not None and route.live is live(head.inference.model):
+                    work = route.work(call, (memoryview(payload)[len(head.head) :],))
+                    works.append((route.batcher, work))
+                    continue
+            found = self._admit(self._request(call), works, answers)
+            if head is not None:
+                head.route = found[1] if found else None
+            elif found is not None:
+                self._learn(heads, payload, *found)
+        self._submit(works, answers, {}, run_here=True)
+
+    def _learn(self, heads: Heads, payload: bytes, inference: Inference, route: Route) -> None:
+        rules = route.batcher.program.program.rules
+        if rules.takes_any_bytes(inference.inputs):
+            heads.learn(payload, inference)
+
+    def _request(self, call: Call) -> Request:
+        protocol, method = self._methods[call.method]
+        return call, protocol, partial(method, call.payload)
+
+    def _admit(
+        self, request: Request, works: list[tuple[Batcher, Work]], answers: list[Answer]
+    ) -> tuple[Inference, Route] | None:
+        """Adds the request to `works`, or its answer to `answers`."""
+        call, protocol, read = request
+        inference = None
+        try:
+            if self._access is None:
+                inference = read(self._catalog)
+            else:
+                inference = self._allowed(self._access, call, read)
+            if isinstance(inference, bytes):
+                answers.append((call, inference))
+                self._metrics.looked_up(call, protocol)
+                return None
+            route, data = self._routes.route(protocol, inference)
+            works.append((route.batcher, route.work(call, data)))
+            return inference, route
+        except RequestError as error:
+            answers.append(self._refuse(call, protocol, inference, error))
+        except Exception:  # a fault of ours in one request must not take the others down
+            log.exception("a request failed before it was queued")
+            error = ExecutionFailed("the server failed on this request; its log says why")
+            answers.append(self._refuse(call, protocol, inference, error))
+        return None
 
     def _allowed(self, access: Access, call: Call, read: Read) -> bytes | Inference:
         caller = access.caller(call.metadata, call.subject)
@@ -128,45 +175,64 @@ class Router:
                 seen.version(inference.model, 0)  # what says that it is not here must not name the others
         return inference
 
-    def _route(self, call: Call, protocol: str, inference: Inference) -> Routed:
-        version, batcher = self._serving.find(
-            inference.model, inference.version, inference.signature, inference.label
-        )
-        rules = batcher.program.program.rules
-        if inference.dtypes is not None:
-            rules.check_dtypes(inference.dtypes)
-        inputs, rows = rules.arrays(inference.inputs)
-        outputs = rules.chosen(inference.outputs)
-        rules.check_response(rows, outputs, self._max_message_bytes)
-        infos = [rules.outputs[at] for at in outputs]
-        number = version.info.version
+    @staticmethod
+    def _may(access: Access, call: Call, model: str) -> bool:
+        try:
+            access.caller(call.metadata, call.subject).may(model)
+        except RequestError:
+            return False
+        return True
 
-        def encode(arrays: Sequence) -> bytes:
-            return inference.encode(inference.model, number, infos, arrays)
+    def _submit(
+        self,
+        works: list[tuple[Batcher, Work]],
+        answers: list[Answer],
+        requests: Mapping[int, Request],
+        run_here: bool,
+    ) -> None:
+        mine = False
+        for _ in range(MOST_TRIES):
+            if not works:
+                break
+            refused, mine = self._scheduler.submit(works, run_here)
+            works = []
+            for batcher, work, refusal in refused:
+                request = requests.get(id(work.call)) or self._request(work.call)
+                if (
+                    refusal is Refusal.CLOSED
+                ):  # replaced since it was looked up: to the version that came after
+                    self._admit(request, works, answers)
+                else:
+                    answers.append(self._full(request, batcher, work, refusal))
+            if mine:
+                break
+        for _, work in () if mine else works:
+            error = NotLoaded("the version is being replaced; try again")
+            answers.append(self._refuse(work.call, work.protocol, None, error))
+        if answers:
+            respond(answers)
+        if mine:
+            self._executor.run_here()
+            if works:
+                self._submit(works, [], requests, run_here)
 
-        return Routed(inference, version, batcher, Work(call, protocol, inputs, rows, outputs, encode))
-
-    def _submit(self, routed: Sequence[Routed], answers: list[Answer]) -> None:
-        by_work = {id(entry.work): entry for entry in routed}
-        for batcher, work, refusal in self._scheduler.submit([(r.batcher, r.work) for r in routed]):
-            entry = by_work[id(work)]
-            if refusal is Refusal.CLOSED:
-                self._again(entry, answers)
-                continue
-            entry.version.metrics.full.inc()
+    def _full(self, request: Request, batcher: Batcher, work: Work, refusal: Refusal) -> Answer:
+        inference = request[2](self._catalog)
+        name = inference.model if isinstance(inference, Inference) else ""
+        metrics = batcher.program.metrics
+        if refusal is Refusal.FULL:
+            metrics.full.inc()
             error = QueueFull(
-                f"model {entry.version.model!r} has {batcher.rows} rows waiting and {work.rows} more came; "
+                f"model {name!r} has {batcher.rows} rows waiting and {work.rows} more came; "
                 f"--max-queue allows {batcher.max_rows}; try again later"
             )
-            answers.append(self._refuse(work.call, work.protocol, entry.inference, error))
-
-    def _again(self, entry: Routed, answers: list[Answer]) -> None:
-        """The version was replaced between look-up and queue: the request goes to the one that replaced it."""
-        call, protocol = entry.work.call, entry.work.protocol
-        try:
-            self._submit([self._route(call, protocol, entry.inference)], answers)
-        except RequestError as error:
-            answers.append(self._refuse(call, protocol, entry.inference, error))
+        else:
+            metrics.slow.inc()
+            error = QueueFull(
+                f"model {name!r} has {batcher.rows} rows waiting, which takes about {batcher.wait():.2f} s; "
+                "--max-wait allows less; try again later"
+            )
+        return self._refuse(work.call, work.protocol, inference, error)
 
     def _refuse(
         self, call: Call, protocol: str, inference: Inference | bytes | None, error: RequestError

@@ -16,7 +16,6 @@ from pathlib import Path
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from serve_grpc import status_page
-from serve_grpc.batcher import Scheduler
 from serve_grpc.cache import CompileCache
 from serve_grpc.cache_key import cache_key
 from serve_grpc.catalog import Catalog
@@ -35,7 +34,9 @@ from serve_grpc.protocol.tensorflow_serving import TensorflowServing
 from serve_grpc.records import Records
 from serve_grpc.repository import Repository
 from serve_grpc.rest import Page, Rest
+from serve_grpc.route import Routes
 from serve_grpc.router import Router
+from serve_grpc.scheduler import Scheduler
 from serve_grpc.serving import Serving
 from serve_grpc.settings import HttpSettings, ServeSettings
 from serve_grpc.traces import check_installed
@@ -93,7 +94,7 @@ class Server:
         self._watch = CompileWatch(self._metrics)
         self._catalog = Catalog()
         self._serving = Serving(self._catalog)
-        self._scheduler = Scheduler()
+        self._scheduler = Scheduler(settings.batch.max_wait)
         self._transport = open_transport(transport, listen, protocols, guard.certificates)
         self._why = transport.reason
         self._health = Health(self._transport.set_health)
@@ -103,8 +104,9 @@ class Server:
             self._catalog,
             self._serving,
             self._scheduler,
+            self._executor,
             self._metrics,
-            listen.max_message_bytes,
+            Routes(self._serving, listen.max_message_bytes, settings.batch.max_wait),
             guard.access,
         )
         self._access = guard.access

@@ -4,10 +4,10 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from serve_grpc.batcher import Scheduler
 from serve_grpc.catalog import DRAINING, SERVING, Catalog, Choice
 from serve_grpc.plan import Plan
 from serve_grpc.rules import Rules
+from serve_grpc.scheduler import Scheduler
 from serve_grpc.serving import NOTHING, Live, Serving
 from serve_grpc.version import LoadedVersion
 

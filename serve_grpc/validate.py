@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from converters.manifest import TensorInfo
+from serve_grpc.batcher import Buffer
 from serve_grpc.errors import InvalidRequest, ResponseTooLarge
 from serve_grpc.protocol import GivenTensor
 
@@ -37,16 +38,17 @@ class SignatureRules:
         self.inputs = tuple(_rule(tensor) for tensor in inputs)
         self.outputs = tuple(outputs)
         self._index = {rule.name: (at, rule) for at, rule in enumerate(self.inputs)}
-        self._output_row_bytes = [_rule(tensor).row_bytes for tensor in outputs]
+        self.output_row_bytes = [_rule(tensor).row_bytes for tensor in outputs]
+        self.output_dtypes = [jnp.dtype(tensor.dtype) for tensor in outputs]
         self._output_index = {tensor.name: at for at, tensor in enumerate(outputs)}
         self._output_dtypes = frozenset(tensor.dtype for tensor in outputs)
 
-    def arrays(self, given: Sequence[GivenTensor]) -> tuple[list[np.ndarray], int]:
-        """Arrays [rows, ...] in the signature's order, without a copy where the dtype is exact, and the rows.
+    def buffers(self, given: Sequence[GivenTensor]) -> tuple[list[Buffer], int]:
+        """The bytes of each input's rows in the signature's order, without a copy where the dtype is exact; the rows.
 
         Raises InvalidRequest naming the input, what came and what is needed.
         """
-        found: list[np.ndarray | None] = [None] * len(self.inputs)
+        found: list[tuple[Buffer, int] | None] = [None] * len(self.inputs)
         for tensor in given:
             entry = self._index.get(tensor.name)
             if entry is None:
@@ -54,12 +56,20 @@ class SignatureRules:
             at, rule = entry
             if found[at] is not None:
                 raise InvalidRequest(f"input {tensor.name!r} came twice; needed: once")
-            found[at] = _array(rule, tensor)
-        arrays = [array for array in found if array is not None]
-        if len(arrays) < len(found):
-            missing = next(rule for rule, array in zip(self.inputs, found, strict=True) if array is None)
+            found[at] = _checked(rule, tensor)
+        checked = [entry for entry in found if entry is not None]
+        if len(checked) < len(found):
+            missing = next(rule for rule, entry in zip(self.inputs, found, strict=True) if entry is None)
             raise InvalidRequest(f"input {missing.name!r} is missing from {self._takes()}")
-        return arrays, self._rows(arrays)
+        return [data for data, _ in checked], self._rows([rows for _, rows in checked])
+
+    def takes_any_bytes(self, given: Sequence[GivenTensor]) -> bool:
+        """Whether any bytes of the same length would be right too: these dtypes have no wrong ones."""
+        rules = [self._index[tensor.name][1] for tensor in given]
+        return all(
+            rule.dtype != BOOL and tensor.dtype == rule.dtype_name
+            for rule, tensor in zip(rules, given, strict=True)
+        )
 
     def chosen(self, outputs: Sequence[str]) -> tuple[int, ...]:
         """Positions of the outputs asked for; all of them when none is. Raises InvalidRequest."""
@@ -84,19 +94,19 @@ class SignatureRules:
 
     def check_response(self, rows: int, outputs: Sequence[int], limit: int) -> None:
         """Raises ResponseTooLarge before the device works for an answer that could not be sent."""
-        size = rows * sum(self._output_row_bytes[at] for at in outputs)
+        size = rows * sum(self.output_row_bytes[at] for at in outputs)
         if size > limit:
             raise ResponseTooLarge(
                 f"{rows} rows of {', '.join(self.outputs[at].name for at in outputs)} are {size} bytes; needed: at most "
                 f"--max-message-bytes {limit}; send fewer rows or ask for fewer outputs"
             )
 
-    def _rows(self, arrays: Sequence[np.ndarray]) -> int:
-        rows = len(arrays[0])
-        for rule, array in zip(self.inputs, arrays, strict=True):
-            if len(array) != rows:
+    def _rows(self, counts: Sequence[int]) -> int:
+        rows = counts[0]
+        for rule, count in zip(self.inputs, counts, strict=True):
+            if count != rows:
                 raise InvalidRequest(
-                    f"input {rule.name!r} has {len(array)} rows and input {self.inputs[0].name!r} has {rows}; "
+                    f"input {rule.name!r} has {count} rows and input {self.inputs[0].name!r} has {rows}; "
                     "needed: the same batch dimension"
                 )
         return rows
@@ -111,7 +121,8 @@ def _rule(tensor: TensorInfo) -> InputRule:
     return InputRule(tensor.name, dtype, dtype.name, tail, dtype.itemsize * math.prod(tail))
 
 
-def _array(rule: InputRule, tensor: GivenTensor) -> np.ndarray:
+def _checked(rule: InputRule, tensor: GivenTensor) -> tuple[Buffer, int]:
+    """The bytes of an input in its rule's dtype, and its rows."""
     dtype, shape = rule.dtype, tensor.shape
     if tensor.dtype != rule.dtype_name:
         dtype = _convertible(rule, tensor)
@@ -127,12 +138,12 @@ def _array(rule: InputRule, tensor: GivenTensor) -> np.ndarray:
             f"input {rule.name!r} has {len(tensor.data)} bytes of data; "
             f"needed: {needed} for {dtype.name} {list(shape)}"
         )
-    array = np.frombuffer(tensor.data, dtype).reshape(shape)
     if dtype is not rule.dtype:
-        return _narrowed(rule, array)
+        narrowed = _narrowed(rule, np.frombuffer(tensor.data, dtype).reshape(shape))
+        return memoryview(narrowed.tobytes()), shape[0]
     if dtype == BOOL and np.frombuffer(tensor.data, np.uint8).max(initial=0) > 1:
         raise InvalidRequest(f"input {rule.name!r} is bool and has a byte other than 0 and 1")
-    return array
+    return tensor.data, shape[0]
 
 
 def _convertible(rule: InputRule, tensor: GivenTensor) -> np.dtype:

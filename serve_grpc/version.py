@@ -199,7 +199,13 @@ class Loader:
         batchers = {}
         for name, program in programs.items():
             choice = BucketChoice.of(infos[name].bucket_seconds)
-            batchers[name] = Batcher(Runnable(program, metrics), choice, self._batch.max_queue)
+            batchers[name] = Batcher(
+                Runnable(program, metrics),
+                choice,
+                self._batch.max_queue,
+                self._batch.max_delay,
+                self._device.overlap,
+            )
         for name, batcher in batchers.items():
             metrics.watch_depth(name, lambda batcher=batcher: batcher.rows)
         info = VersionInfo(

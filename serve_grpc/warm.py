@@ -2,7 +2,6 @@
 
 import logging
 
-from serve_grpc.batcher import Scheduler
 from serve_grpc.cache import CompileCache, Published
 from serve_grpc.catalog import Catalog
 from serve_grpc.compiles import CompileWatch
@@ -10,6 +9,7 @@ from serve_grpc.device import Device
 from serve_grpc.errors import LoadRefused
 from serve_grpc.metrics import Metrics
 from serve_grpc.repository import Repository
+from serve_grpc.scheduler import Scheduler
 from serve_grpc.serving import Serving
 from serve_grpc.settings import BatchSettings, ServeSettings
 from serve_grpc.version import Loader

@@ -1,8 +1,10 @@
 """Bytes <-> named tensors. A protocol knows one wire format; it knows neither batching nor validation."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple, Protocol
 
+import jax.numpy as jnp
 import numpy as np
 
 from converters.manifest import TensorInfo
@@ -27,7 +29,9 @@ class Inference(NamedTuple):
 
     version 0: the one that is serving, or that `label` names. signature "": predict. outputs (): all of them.
     priority: 1 goes before 0 in the queue. timeout: seconds it may wait in the queue, from when it was received.
-    encode: (model, version, outputs, their arrays [rows, ...]) -> the response's bytes; it must not fail.
+    encode or frame makes the response, and must not fail. encode: (model, version, outputs, their arrays
+    [rows, ...]) -> the response's bytes. frame: for wire formats that hold tensors as bytes: (model, version, outputs,
+    their shapes) -> what stands before the first output's bytes, between them, and after the last.
     dtypes: those it can write; None: every one.
     """
 
@@ -36,13 +40,15 @@ class Inference(NamedTuple):
     signature: str
     inputs: Sequence[GivenTensor]
     outputs: tuple[str, ...]
-    encode: "Encode"
+    encode: "Encode | None" = None
     label: str = ""
     priority: int = 0
     timeout: float | None = None
     dtypes: Set[str] | None = None
+    frame: "Frame | None" = None
 
 
+Frame = Callable[[str, int, Sequence[TensorInfo], Sequence[tuple[int, ...]]], Sequence[bytes]]
 Encode = Callable[[str, int, Sequence[TensorInfo], Sequence[np.ndarray]], bytes]
 # A method takes a payload and either answers at once from the catalog or says what to infer.
 Method = Callable[[bytes, Catalog], "bytes | Inference"]
@@ -60,3 +66,8 @@ class WireProtocol(Protocol):
     name: str
     methods: Mapping[str, Method]
     streams: Mapping[str, tuple[Method, Refusal]]
+
+
+def row_major_bytes(dtype: str, shape: Sequence[int]) -> int:
+    """Bytes of an array without gaps."""
+    return jnp.dtype(dtype).itemsize * math.prod(shape)

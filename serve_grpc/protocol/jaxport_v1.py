@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from converters.manifest import TensorInfo
 from jaxport.wire import prediction_pb2 as pb
 from serve_grpc.catalog import Catalog, SignatureInfo, VersionInfo
 from serve_grpc.errors import InvalidRequest
-from serve_grpc.protocol import GivenTensor, Inference, Method
+from serve_grpc.protocol import GivenTensor, Inference, Method, row_major_bytes
 from serve_grpc.protocol.messages import parsed
 from serve_grpc.transport import Refusal
 
@@ -45,22 +43,25 @@ def predict(payload: bytes, _: Catalog) -> Inference:
         request.signature,
         [GivenTensor(t.name, t.dtype, tuple(t.shape), t.data) for t in request.inputs],
         tuple(request.outputs),
-        encode_predict,
-        request.label,
-        request.priority,
-        request.queue_timeout_ms / 1e3 or None,
+        label=request.label,
+        priority=request.priority,
+        timeout=request.queue_timeout_ms / 1e3 or None,
+        frame=frame_predict,
     )
 
 
-def encode_predict(
-    model: str, version: int, outputs: Sequence[TensorInfo], arrays: Sequence[np.ndarray]
-) -> bytes:
-    """PredictResponse bytes; each array is copied once."""
-    response = pb.PredictResponse(model=model, version=version)
-    for output, array in zip(outputs, arrays, strict=True):
-        # The signature's dtype name: numpy's own costs 10 us to spell.
-        response.outputs.add(name=output.name, dtype=output.dtype, shape=array.shape, data=array.tobytes())
-    return response.SerializeToString()
+def frame_predict(
+    model: str, version: int, outputs: Sequence[TensorInfo], shapes: Sequence[Sequence[int]]
+) -> list[bytes]:
+    """A PredictResponse around its data, which stands last in a Tensor, as a Tensor does in the response."""
+    pieces = [pb.PredictResponse(model=model, version=version).SerializeToString()]
+    for output, shape in zip(outputs, shapes, strict=True):
+        size = row_major_bytes(output.dtype, shape)
+        tensor = pb.Tensor(name=output.name, dtype=output.dtype, shape=shape, data=bytes(size))
+        whole = pb.PredictResponse(outputs=[tensor]).SerializeToString()
+        pieces[-1] += whole[: len(whole) - size]
+        pieces.append(b"")
+    return pieces
 
 
 def get_model(payload: bytes, catalog: Catalog) -> bytes:

@@ -3,11 +3,11 @@
 import threading
 import time
 
-import numpy as np
 import pytest
 
-from serve_grpc.batcher import Batch, Batcher, Refusal, Scheduler, Slice, Work
+from serve_grpc.batcher import Batch, Batcher, Work
 from serve_grpc.buckets import BucketChoice, candidates, still_climbing, worth_using
+from serve_grpc.scheduler import Refusal, Scheduler
 from serve_grpc.transport import Call
 
 # Every run costs the same: the largest bucket is always the best.
@@ -16,9 +16,11 @@ FLAT = BucketChoice.of({1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0})
 LINEAR = BucketChoice.of({1: 1.0, 2: 1.99, 4: 3.97, 8: 7.9})
 
 
-def work(rows: int, deadline: float | None = None) -> Work:
+def work(
+    rows: int, deadline: float | None = None, urgent: bool = False, expires: float | None = None
+) -> Work:
     call = Call("/m", b"", deadline, time.monotonic(), None, None)  # type: ignore[arg-type]
-    return Work(call, "test", [np.zeros((rows, 1))], rows, (0,), lambda _: b"")
+    return Work(call, "test", [bytes(rows)], rows, (0,), lambda _: b"", urgent, expires)
 
 
 def batcher(choice: BucketChoice = FLAT, max_rows: int = 100) -> tuple[Scheduler, Batcher]:
@@ -26,7 +28,7 @@ def batcher(choice: BucketChoice = FLAT, max_rows: int = 100) -> tuple[Scheduler
 
 
 def submit(scheduler: Scheduler, target: Batcher, *works: Work) -> list[Refusal]:
-    return [refusal for _, _, refusal in scheduler.submit([(target, w) for w in works])]
+    return [refusal for _, _, refusal in scheduler.submit([(target, w) for w in works]).refused]
 
 
 def take(scheduler: Scheduler) -> Batch:
@@ -57,9 +59,9 @@ def test_a_request_larger_than_the_largest_bucket_goes_in_pieces_that_others_joi
     scheduler, queue = batcher()
     large, small = work(19), work(2)
     submit(scheduler, queue, large, small)
-    assert take(scheduler).slices == [Slice(large, 0, 8)]
-    assert take(scheduler).slices == [Slice(large, 8, 16)]
-    assert take(scheduler).slices == [Slice(large, 16, 19), Slice(small, 0, 2)]
+    assert take(scheduler).slices == [(large, 0, 8)]
+    assert take(scheduler).slices == [(large, 8, 16)]
+    assert take(scheduler).slices == [(large, 16, 19), (small, 0, 2)]
     assert queue.rows == 0
 
 
@@ -82,16 +84,18 @@ def test_a_full_queue_refuses_and_an_empty_one_takes_any_size() -> None:
 
 def test_expired_and_cancelled_requests_leave_without_a_run() -> None:
     scheduler, queue = batcher()
-    late, gone, right = (
-        work(1, deadline=time.monotonic() - 1),
+    now = time.monotonic()
+    late, gone, old, right = (
+        work(1, deadline=now - 1),
         work(1),
-        work(1, deadline=time.monotonic() + 60),
+        work(1, expires=now - 1),
+        work(1, deadline=now + 60, expires=now + 60),
     )
     gone.call.cancelled = True
-    submit(scheduler, queue, late, gone, right)
+    submit(scheduler, queue, late, gone, old, right)
     batch = take(scheduler)
-    assert (batch.expired, batch.cancelled) == ([late], [gone])
-    assert [s.work for s in batch.slices] == [right]
+    assert (batch.late, batch.cancelled, batch.expired) == ([late], [gone], [old])
+    assert [entry[0] for entry in batch.slices] == [right]
     assert queue.rows == 0
 
 
@@ -101,7 +105,7 @@ def test_a_failed_piece_takes_the_rest_of_its_request_along() -> None:
     submit(scheduler, queue, large, small)
     take(scheduler)
     large.answered = True
-    assert [s.work for s in take(scheduler).slices] == [small]
+    assert [entry[0] for entry in take(scheduler).slices] == [small]
     assert queue.rows == 0
 
 
@@ -111,6 +115,94 @@ def test_models_take_turns() -> None:
     submit(scheduler, first, *[work(8) for _ in range(3)])
     submit(scheduler, second, work(1))
     assert [take(scheduler).batcher for _ in range(4)] == [first, second, first, first]
+
+
+def test_each_model_gets_its_share_of_the_device_not_of_the_turns() -> None:
+    scheduler = Scheduler()
+    slow = Batcher(None, BucketChoice.of({1: 0.1}), 100)
+    fast = Batcher(None, BucketChoice.of({1: 0.01}), 100)
+    submit(scheduler, slow, *[work(1) for _ in range(3)])
+    submit(scheduler, fast, *[work(1) for _ in range(12)])
+    took = [take(scheduler).batcher for _ in range(15)]
+    assert took.index(slow) == 0
+    first = took.index(slow, 1)
+    assert 10 <= first <= 12, "ten runs of the fast one cost what one of the slow one does"
+
+
+def test_an_idle_model_saves_up_no_share() -> None:
+    scheduler, busy = batcher()
+    idle = Batcher(None, FLAT, 100)
+    submit(scheduler, busy, *[work(8) for _ in range(10)])
+    for _ in range(8):
+        take(scheduler)
+    submit(scheduler, idle, *[work(8) for _ in range(4)])
+    assert [take(scheduler).batcher for _ in range(4)].count(busy) == 2
+
+
+def test_a_batch_is_short_while_another_model_waits() -> None:
+    scheduler = Scheduler()
+    slow = Batcher(None, BucketChoice.of({1: 0.1, 2: 0.2, 4: 0.39, 8: 0.78}), 100)
+    fast = Batcher(None, BucketChoice.of({1: 0.001}), 100)
+    submit(scheduler, slow, *[work(1) for _ in range(9)])
+    assert len(take(scheduler).slices) == 8, "alone it takes all it wants"
+    submit(scheduler, fast, work(1))
+    assert take(scheduler).batcher is fast
+    submit(scheduler, slow, *[work(1) for _ in range(8)])
+    assert len(take(scheduler).slices) == 1
+
+
+def test_urgent_requests_go_first_and_among_themselves_in_order() -> None:
+    scheduler, queue = batcher()
+    one, two, three, four = work(8), work(3, urgent=True), work(1), work(2, urgent=True)
+    submit(scheduler, queue, one, two, three, four)
+    assert [entry[0] for entry in take(scheduler).slices] == [two, four]
+    assert [entry[0] for entry in take(scheduler).slices] == [one]
+    assert [entry[0] for entry in take(scheduler).slices] == [three]
+    other = Batcher(None, FLAT, 100)
+    submit(scheduler, queue, work(1), work(1))
+    submit(scheduler, other, work(1, urgent=True))
+    assert take(scheduler).batcher is other
+
+
+def test_a_request_that_would_wait_too_long_is_refused_and_an_urgent_one_is_not() -> None:
+    scheduler = Scheduler(max_wait=5.0)
+    queue = Batcher(None, FLAT, 1000)  # eight rows a second
+    assert submit(scheduler, queue, *[work(8) for _ in range(5)]) == []
+    assert submit(scheduler, queue, work(1)) == []
+    assert submit(scheduler, queue, work(1)) == [Refusal.SLOW]
+    assert submit(scheduler, queue, work(1, urgent=True)) == []
+
+
+def test_a_batch_that_is_not_full_waits_only_where_that_is_asked_for() -> None:
+    scheduler = Scheduler()
+    patient = Batcher(None, FLAT, 100, max_delay=0.2)
+    submit(scheduler, patient, work(3))
+    assert scheduler.take(wait=False) is None
+    began = time.monotonic()
+    batch = scheduler.take()
+    assert batch is not None
+    assert 0.1 < time.monotonic() - began < 2
+    scheduler.done(batch)
+    submit(scheduler, patient, work(3), work(5))
+    assert sizes(take(scheduler)) == [3, 5], "a full one goes at once"
+
+
+def test_short_runs_are_given_to_the_thread_that_received_them_while_the_device_is_idle() -> None:
+    quick = Batcher(None, BucketChoice.of({1: 1e-4, 2: 1e-4}), 100)
+    long = Batcher(None, FLAT, 100)
+    scheduler = Scheduler()
+    assert scheduler.submit([(quick, work(1))], run_here=True).mine
+    assert not scheduler.submit([(quick, work(1))], run_here=True).mine, "somebody runs it already"
+    assert scheduler.take(wait=False) is None, "nobody else may"
+    batch = scheduler.take_mine()
+    assert batch is not None
+    assert sizes(batch) == [1, 1]
+    scheduler.done(batch)
+    assert scheduler.take_mine() is None
+    assert not scheduler.submit([(quick, work(1)), (long, work(1))], run_here=True).mine
+    running = scheduler.take()
+    assert running is not None
+    assert not scheduler.submit([(quick, work(1))], run_here=True).mine, "the device is busy"
 
 
 def test_closing_waits_for_what_was_accepted_and_refuses_the_rest() -> None:

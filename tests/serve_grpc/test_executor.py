@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from converters.manifest import TensorInfo
-from serve_grpc.batcher import Batcher, Scheduler, Work
+from serve_grpc.batcher import Batcher, Work
 from serve_grpc.buckets import BucketChoice
 from serve_grpc.errors import Code
 from serve_grpc.executor import Executor, Runnable
 from serve_grpc.metrics import Metrics, VersionMetrics
 from serve_grpc.program import Program
+from serve_grpc.scheduler import Scheduler
 from serve_grpc.transport import Answer, Call, Status
 from serve_grpc.validate import SignatureRules
 
@@ -69,19 +70,20 @@ def test_every_request_gets_its_own_rows_and_a_failed_run_hurts_only_its_batch(o
     batcher = Batcher(Runnable(program, VersionMetrics(Metrics(), "m", 1, "")), choice, 10_000)
     executor = Executor(scheduler, overlap)
     rng = np.random.default_rng(0)
-    works = []
+    works, expected = [], []
     for i in range(300):
         rows = int(rng.integers(1, 11))
         x = np.full((rows, 2), 13 if i % 50 == 7 else 100 + i, np.float32)
         call = Call("/m", b"", None, time.monotonic(), None, answers)
-        works.append(Work(call, "test", [x], rows, (0,), lambda arrays: arrays[0].tobytes()))
+        works.append(Work(call, "test", [x.tobytes()], rows, (0,), lambda data: bytes(data[0])))
+        expected.append((x * 2).tobytes())
     executor.start()
     for at in range(0, 300, 7):
         scheduler.submit([(batcher, work) for work in works[at : at + 7]])
         time.sleep(0.001)
     answers.wait(300)
     failed = 0
-    for work in works:
+    for work, right in zip(works, expected, strict=True):
         answer = answers.by_call[work.call]
         if isinstance(answer, Status):
             failed += 1
@@ -89,7 +91,7 @@ def test_every_request_gets_its_own_rows_and_a_failed_run_hurts_only_its_batch(o
             assert "thirteen" in answer.message
             assert "second line" not in answer.message
         else:
-            assert answer == (work.inputs[0] * 2).tobytes()
+            assert answer == right
     assert 6 <= failed <= 6 * 8
     scheduler.stop()
     executor.join(5)
