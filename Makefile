@@ -2,6 +2,7 @@
 PY   := .venv/bin/python
 MARK := .venv/.installed
 PIP  := --quiet --disable-pip-version-check --no-deps
+CLIENTS := .venv-conformance/.locked
 WORKERS ?= 2
 
 .PHONY: help setup run test check bench format proto lock clean
@@ -21,10 +22,17 @@ $(MARK): .venv/.locked pyproject.toml
 	@$(PY) -m pip install $(PIP) --require-hashes --requirement locks/dev.txt
 	@touch $@
 
+# 1.4 GB on disk, nearly all of it TensorFlow; compiled as it is imported, which is a fraction of its files.
+$(CLIENTS): locks/conformance.txt scripts/make-venv
+	@sh scripts/make-venv .venv-conformance
+	@echo "installing locks/conformance.txt (TensorFlow and Triton clients) into .venv-conformance"
+	@.venv-conformance/bin/python -m pip install $(PIP) --no-compile --require-hashes --requirement locks/conformance.txt
+	@touch $@
+
 run: $(MARK)  ## train, export, serve and predict on this machine's CPU
 	@$(PY) -m jaxport.tour
 
-test: $(MARK)  ## the whole test suite
+test: $(MARK) $(CLIENTS)  ## the whole test suite
 	@$(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 check: $(MARK)  ## format, lint, types, generated code
@@ -46,6 +54,6 @@ proto: $(MARK)  ## generate jaxport/wire from proto/
 lock: $(MARK)  ## resolve the locks again
 	@$(PY) scripts/lock.py
 
-clean:  ## remove the .venv, caches and ./work
-	rm -rf .venv work build dist .pytest_cache .ruff_cache
+clean:  ## remove the venvs, caches and ./work
+	rm -rf .venv .venv-conformance work build dist .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

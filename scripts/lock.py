@@ -1,7 +1,7 @@
 """Resolves locks/ from pyproject.toml: python scripts/lock.py
 
-One lock for development, and one per image and accelerator. Universal (every platform), with hashes, without an index
-address: whoever installs names their own index.
+One lock for development, one per image and accelerator, and one for the clients that the conformance tests run.
+Universal (every platform), with hashes, without an index address: whoever installs names their own index.
 """
 
 import subprocess
@@ -15,9 +15,14 @@ LOCKS = {
     "train-cuda12": ("train", "cuda12"),
     "export-cpu": ("export",),
     "export-cuda12": ("export", "cuda12"),
-    "serve-cpu": ("serve", "native"),
-    "serve-cuda12": ("serve", "native", "cuda12"),
+    "serve-cpu": ("serve",),
+    "serve-cuda12": ("serve", "cuda12"),
 }
+# tensorflow-serving-api asks for tensorflow where tensorflow-cpu is installed in its place.
+ELSEWHERE = "python_version < '3.14' and (sys_platform != 'linux' or platform_machine != 'x86_64')"
+# What TensorFlow asks for, and neither its messages nor make_tensor_proto ever import.
+UNUSED = ("keras", "h5py", "libclang", "google-pasta", "setuptools", "wheel")
+CLIENTS = (f"tensorflow ; {ELSEWHERE}", *(f"{name} ; python_version < '3'" for name in UNUSED))
 OPTIONS = (
     "--universal",
     "--python-version",
@@ -31,14 +36,22 @@ OPTIONS = (
 def main() -> None:
     dev = ROOT / "locks" / "dev.txt"
     for name, extras in LOCKS.items():
-        command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", *OPTIONS, "pyproject.toml"]
+        sources = ["pyproject.toml"]
         for extra in extras:
-            command += ["--extra", extra]
+            sources += ["--extra", extra]
         if name != "dev":
             # An image has the versions that the tests ran with.
-            command += ["--constraint", str(dev.relative_to(ROOT))]
-        subprocess.run([*command, "--output-file", f"locks/{name}.txt"], cwd=ROOT, check=True)
-        print(f"locks/{name}.txt")
+            sources += ["--constraint", str(dev.relative_to(ROOT))]
+        resolve(name, sources)
+    resolve("conformance", ["--group", "conformance", "--override", "-"], "\n".join(CLIENTS))
+
+
+def resolve(name: str, sources: list[str], stdin: str = "") -> None:
+    """Writes locks/<name>.txt."""
+    command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", *OPTIONS, *sources]
+    command += ["--output-file", f"locks/{name}.txt"]
+    subprocess.run(command, cwd=ROOT, check=True, input=stdin, text=True)
+    print(f"locks/{name}.txt")
 
 
 if __name__ == "__main__":

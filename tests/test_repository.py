@@ -9,8 +9,10 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 LOCKS = sorted((ROOT / "locks").glob("*.txt"))
+IMAGES = [lock for lock in LOCKS if lock.stem not in ("dev", "conformance")]
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^ ;\\]+)", re.MULTILINE)
 
 
@@ -28,6 +30,12 @@ def requirements(*extras: str) -> list[Requirement]:
     return found
 
 
+def asked_of(lock: Path) -> list[Requirement]:
+    if lock.stem == "conformance":
+        return [Requirement(text) for text in PYPROJECT["dependency-groups"]["conformance"]]
+    return requirements(*extras_of(lock))
+
+
 def extras_of(lock: Path) -> tuple[str, ...]:
     if lock.stem == "dev":
         return ("dev",)
@@ -35,16 +43,16 @@ def extras_of(lock: Path) -> tuple[str, ...]:
     return (room,) if accelerator == "cpu" else (room, accelerator)
 
 
-def test_there_is_a_lock_for_development_and_one_per_image_and_accelerator() -> None:
+def test_there_is_a_lock_for_development_for_foreign_clients_and_per_image_and_accelerator() -> None:
     images = {f"{room}-{kind}" for room in ("train", "export", "serve") for kind in ("cpu", "cuda12")}
-    assert {lock.stem for lock in LOCKS} == images | {"dev"}
+    assert {lock.stem for lock in LOCKS} == images | {"dev", "conformance"}
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
 def test_a_lock_answers_what_pyproject_asks_for(lock: Path) -> None:
     """`make lock` puts it right."""
     locked = pins(lock)
-    for needed in requirements(*extras_of(lock)):
+    for needed in asked_of(lock):
         name = needed.name.lower().replace("_", "-")
         assert name in locked, f"{name} is not in {lock.name}"
         assert needed.specifier.contains(locked[name], prereleases=True), (
@@ -69,7 +77,7 @@ def test_the_serving_image_has_no_model_library(kind: str) -> None:
     )
 
 
-@pytest.mark.parametrize("lock", [lock for lock in LOCKS if lock.stem != "dev"], ids=lambda lock: lock.stem)
+@pytest.mark.parametrize("lock", IMAGES, ids=lambda lock: lock.stem)
 def test_an_image_has_the_versions_that_the_tests_ran_with(lock: Path) -> None:
     tested = pins(ROOT / "locks" / "dev.txt")
     for name, version in pins(lock).items():

@@ -89,6 +89,27 @@ def export_echo(models: Path, name: str = "echo") -> Path:
     )
 
 
+EVERY_DTYPE = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float16", "bfloat16", "float32", "float64",
+)  # fmt: skip
+
+
+def export_every_dtype(models: Path, name: str = "every_dtype") -> Path:
+    """One input [b, 3] of each dtype, by its name -> the same bits as same_<dtype>."""
+    example = {dtype: np.arange(6).reshape(2, 3).astype(jnp.dtype(dtype)) for dtype in EVERY_DTYPE}
+    with jax.enable_x64(True):
+        return export_bundle(
+            models / name / "1",
+            lambda params, **inputs: {f"same_{key}": value for key, value in inputs.items()},
+            {"unused": np.zeros(1, np.float32)},
+            inputs={dtype: TensorSpec(dtype, "b, 3") for dtype in EVERY_DTYPE},
+            outputs=tuple(f"same_{dtype}" for dtype in EVERY_DTYPE),
+            example=example,
+            platforms=("cpu", "cuda"),
+        )
+
+
 def export_slow(models: Path, name: str = "slow") -> Path:
     """float32 [b, 1] -> [b, 1], a tenth of a second whatever the batch: long enough for a queue to form."""
 
