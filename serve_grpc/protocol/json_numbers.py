@@ -22,6 +22,11 @@ ELEMENTS_AT_ONCE = 16384
 LARGE_BYTES = 128 * 1024
 # A number that is too large for a float is parsed as infinity too; only these two were written as such.
 INFINITY, MINUS_INFINITY = float("inf"), float("-inf")
+# Between these a decimal of nine digits is a whole number and an exact power of ten away from each other.
+USUAL = (1e-12, 1e15)
+POWERS = 10.0 ** np.arange(23)
+# From those that always suffice to those that are unique whatever they say; shorter ones end in zeros then.
+DIGITS = {"float32": (9, 8, 7, 6), "float16": (5, 4, 3), "bfloat16": (4, 3, 2)}
 CONSTANTS = {"Infinity": INFINITY, "-Infinity": MINUS_INFINITY, "NaN": float("nan")}
 
 
@@ -85,10 +90,29 @@ def values(array: np.ndarray) -> list:
     """Nested lists for JSON: of a float its shortest decimal that gives the same bits back in its own dtype."""
     if array.dtype.kind in "biu" or array.dtype == np.float64:
         return array.tolist()
-    # numpy writes float16 and float32 shortest; every other float is exact in float32, where its own is not known.
-    with np.errstate(invalid="ignore"):  # a NaN may be a signalling one
-        known = array if array.dtype in (np.float16, np.float32) else array.astype(np.float32)
-        return known.astype("U").astype(np.float64).tolist()
+    return _shortest(array).tolist()
+
+
+def _shortest(array: np.ndarray) -> np.ndarray:
+    """float64 of the shortest decimals that round to the same values: 0.1, where float32's own is 0.10000000149011612.
+
+    A decimal of few digits with a small exponent is one whole number divided or multiplied by an exact power of ten,
+    and so the nearest float64: what Python then writes is that decimal. What is too large or small for this is rare.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):  # a NaN may be a signalling one
+        wide = array.astype(np.float64)
+        usual = (np.abs(wide) >= USUAL[0]) & (np.abs(wide) < USUAL[1])
+        some = np.where(usual, wide, 1.0)
+        exponent = np.floor(np.log10(np.abs(some))).astype(np.int64)
+        found = wide
+        holds = usual
+        for digits in DIGITS.get(array.dtype.name, ()):
+            shift = digits - 1 - exponent
+            up, down = POWERS[np.clip(shift, 0, 22)], POWERS[np.clip(-shift, 0, 22)]
+            decimal = np.rint(some * up / down) / up * down
+            holds = holds & (decimal.astype(array.dtype) == array)
+            found = np.where(holds, decimal, found)
+        return found
 
 
 def _flattened(info: TensorInfo, value: Any) -> tuple[tuple[int, ...], list[Any]]:

@@ -46,7 +46,12 @@ def test_floats_come_back_as_the_same_bits(dtype: str) -> None:
 
 def test_a_float_is_written_as_short_as_its_own_dtype_allows() -> None:
     assert json.dumps(values(np.array([0.1, 1 / 3], np.float32))) == "[0.1, 0.33333334]"
-    assert json.dumps(values(np.array([0.1], np.float16))) == "[0.1]"
+    assert json.dumps(values(np.array([0.1, 65504], np.float16))) == "[0.1, 65500.0]"
+    assert json.dumps(values(np.array([0.1, -3], jnp.bfloat16))) == "[0.1, -3.0]"
+    numbers = np.random.default_rng(5).normal(scale=10.0 ** np.arange(-5, 6), size=(2000, 11))
+    numbers = numbers.astype(np.float32).ravel()
+    # numpy's own way to write one
+    assert values(numbers) == [float(str(number)) for number in numbers]
 
 
 def test_infinity_and_nan_are_written_out() -> None:
