@@ -24,7 +24,7 @@ LARGE_BYTES = 128 * 1024
 INFINITY, MINUS_INFINITY = float("inf"), float("-inf")
 # Between these a decimal of nine digits is a whole number and an exact power of ten away from each other.
 USUAL = (1e-12, 1e15)
-POWERS = 10.0 ** np.arange(23)
+POWERS = np.array([float(f"1e{power}") for power in range(23)])
 # From those that always suffice to those that are unique whatever they say; shorter ones end in zeros then.
 DIGITS = {"float32": (9, 8, 7, 6), "float16": (5, 4, 3), "bfloat16": (4, 3, 2)}
 CONSTANTS = {"Infinity": INFINITY, "-Infinity": MINUS_INFINITY, "NaN": float("nan")}

@@ -35,10 +35,20 @@ class Prediction:
     def __init__(self, model: str, version: int, label: str, body: bytes) -> None:
         self._model, self._version, self._label, self._body = model, version, label, body
         self._rows = False
+        self._read: Inference | None = None
         self._outputs: list[tuple[str, np.ndarray]] = []
 
     def read(self, catalog: Catalog) -> Inference:
-        """Raises InvalidRequest naming the input, the value and its position."""
+        """Raises InvalidRequest naming the input, the value and its position.
+
+        Asked again for a request that is refused or sent on, it answers the same without parsing anew.
+        """
+        if self._read is None:
+            self._read = self._parsed(catalog)
+            self._body = b""
+        return self._read
+
+    def _parsed(self, catalog: Catalog) -> Inference:
         request = _request(self._body)
         self._rows = "instances" in request
         name = request.get("signature_name", "")

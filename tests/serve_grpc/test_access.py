@@ -15,6 +15,10 @@ from jaxport.client import Client
 from jaxport.errors import ServerError
 from serve_grpc.access import Access, Caller, read_grants
 from serve_grpc.errors import ConfigError, PermissionDenied, Unauthenticated
+from serve_grpc.metrics import Metrics
+from serve_grpc.protocol.jaxport_v1 import JaxportV1
+from serve_grpc.protocol.open_inference import OpenInference
+from serve_grpc.protocol.tensorflow_serving import TensorflowServing
 from tests.server_process import ServerProcess, eventually, predict_call, publish, request
 
 ALL, ONE, OTHER = "all-models-0123456789", "only-echo-abcdef+/012345==", "revoked~later-0123456789"
@@ -134,6 +138,21 @@ def test_a_listing_has_only_the_models_that_the_caller_may_use(guarded: ServerPr
         assert by_http(guarded, "GET", path)[0] == 401
         assert by_http(guarded, "GET", path, f"Bearer {ONE}")[0] == 403
         assert by_http(guarded, "GET", path, f"Bearer {ALL}")[0] == 200
+
+
+def test_every_method_of_every_protocol_asks_who_it_is(guarded: ServerProcess) -> None:
+    protocols = [JaxportV1(), OpenInference(lambda: True, Metrics()), TensorflowServing(2**20)]
+    paths = [path for protocol in protocols for path in protocol.methods]
+    assert len(paths) > 15
+    for path in paths:
+        with pytest.raises(grpc.RpcError) as refused:
+            guarded.channel.unary_unary(path)(b"", timeout=20)
+        assert (path, refused.value.code()) == (path, NO_ONE)
+    streams = [path for protocol in protocols for path in protocol.streams]
+    assert streams
+    for path in streams:
+        answers = guarded.channel.stream_stream(path)(iter([b""]), timeout=20)
+        assert b"has no token" in next(answers)
 
 
 def test_probes_and_metrics_stay_open(guarded: ServerProcess) -> None:
