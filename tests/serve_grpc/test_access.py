@@ -155,6 +155,18 @@ def test_every_method_of_every_protocol_asks_who_it_is(guarded: ServerProcess) -
         assert b"has no token" in next(answers)
 
 
+def test_metadata_has_a_limit(guarded: ServerProcess) -> None:
+    """On the native transport, whose 431 a client calls UNKNOWN; test_tls.py has it on grpcio."""
+    assert guarded.line("transport=native")
+    call = predict_call(guarded.channel)
+    bearer = ("authorization", f"Bearer {ALL}")
+    with pytest.raises(grpc.RpcError) as refused:
+        call(request("echo", {"x": X}), timeout=20, metadata=[bearer, ("padding", "x" * 20_000)])
+    assert refused.value.code() is grpc.StatusCode.UNKNOWN
+    assert "431" in str(refused.value.details())  # pyright: ignore[reportAttributeAccessIssue]
+    call(request("echo", {"x": X}), timeout=20, metadata=[bearer, ("padding", "x" * 10_000)])
+
+
 def test_probes_and_metrics_stay_open(guarded: ServerProcess) -> None:
     assert [guarded.get(path)[0] for path in ("/healthz", "/readyz", "/metrics", "/")] == [200] * 4
     assert guarded.health() == guarded.health("echo") == "SERVING"

@@ -1,14 +1,17 @@
 """What a person types becomes settings, or one line that names the flag."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from serve_grpc.errors import STATUS, ConfigError, RequestError
 from serve_grpc.flags import add_flags, message_bytes, settings_from
-from serve_grpc.settings import BatchSettings, DrainSettings, ListenSettings, RepositorySettings
+from serve_grpc.settings import BatchSettings, DrainSettings, ListenSettings, RepositorySettings, TlsSettings
 from serve_grpc.transport.choose import choose
+
+TLS = TlsSettings(Path("c"), Path("k"))
 
 
 def settings(*flags: str):
@@ -81,6 +84,8 @@ def test_a_wrong_flag_is_named(flags: list[str], says: str) -> None:
         (ListenSettings(host="0.0.0.0", behind_proxy=True), "native", "behind a proxy"),
         (ListenSettings(host="0.0.0.0", behind_proxy=True, transport="native"), "native", "asked for"),
         (ListenSettings(transport="grpcio"), "grpcio", "asked for"),
+        (ListenSettings(tls=TLS), "grpcio", "TLS is asked for"),
+        (ListenSettings(tls=TLS, host="0.0.0.0", behind_proxy=True), "grpcio", "TLS is asked for"),
     ],
 )
 def test_native_is_chosen_only_where_this_machine_alone_can_connect(
@@ -94,6 +99,16 @@ def test_native_is_chosen_only_where_this_machine_alone_can_connect(
 def test_native_on_an_open_address_is_refused_unless_something_is_in_front() -> None:
     with pytest.raises(ConfigError, match="--behind-proxy"):
         choose(ListenSettings(host="0.0.0.0", transport="native"))
+
+
+def test_native_refuses_tls_and_says_what_has_it() -> None:
+    for listen in (
+        ListenSettings(),
+        ListenSettings(grpc_socket=Path("s")),
+        ListenSettings(behind_proxy=True),
+    ):
+        with pytest.raises(ConfigError, match="--transport grpcio, or an Envoy"):
+            choose(replace(listen, transport="native", tls=TLS))
 
 
 def test_an_empty_folder_name_is_not_this_folder(capsys: pytest.CaptureFixture[str]) -> None:
