@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from jaxport.message_size import DEFAULT, message_size
+from jaxport.message_size import DEFAULT, message_size, size_in_bytes
 from serve_grpc.errors import ConfigError
 from serve_grpc.settings import (
     BatchSettings,
@@ -16,6 +16,7 @@ from serve_grpc.settings import (
     RepositorySettings,
     ServeSettings,
     TlsSettings,
+    UpdateSettings,
 )
 
 
@@ -60,6 +61,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="folder of the compile caches (default: cache beside DIR)",
     )
     flag("--warm-only", action="store_true", help="fill the compile cache and exit")
+    flag(
+        "--swap",
+        default="overlap",
+        choices=("overlap", "unload-first"),
+        help="a version that does not fit beside the old one: is refused, or the old one goes first",
+    )
+    flag(
+        "--memory-limit", metavar="SIZE", help="device memory of all models together (default: all there is)"
+    )
     flag(
         "--max-message-bytes",
         default=DEFAULT,
@@ -144,6 +154,7 @@ def settings_from(flags: argparse.Namespace) -> ServeSettings:
             flags.access_log, trace_endpoint(flags.trace_endpoint, os.environ), flags.trace_sample
         ),
         token_file=flags.token_file,
+        updates=UpdateSettings(flags.swap == "unload-first", _memory_limit(flags.memory_limit)),
     )
 
 
@@ -196,6 +207,13 @@ def _tls(flags: argparse.Namespace) -> TlsSettings | None:
         )
         raise ConfigError(f"{given} stands alone; add {missing}")
     return TlsSettings(flags.tls_cert, flags.tls_key, flags.tls_client_ca)
+
+
+def _memory_limit(text: str | None) -> int | None:
+    try:
+        return None if text is None else size_in_bytes("--memory-limit", text, 2**60)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _check_ranges(flags: argparse.Namespace) -> None:

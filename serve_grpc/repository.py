@@ -10,15 +10,17 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from converters.bundle import list_models, list_versions, read_manifest
+from converters.bundle import list_models, list_versions
+from serve_grpc.admission import Admission, PutBack
 from serve_grpc.catalog import FAILED, LOADING, Catalog, VersionInfo
 from serve_grpc.compiles import CompileWatch
+from serve_grpc.memory import Memory
 from serve_grpc.metrics import Metrics
 from serve_grpc.plan import Plan, make_plan
 from serve_grpc.refusals import Fingerprint, Refusals, fingerprint
-from serve_grpc.rules import RulesReader
+from serve_grpc.rules import Rules, RulesReader
 from serve_grpc.scheduler import Scheduler
-from serve_grpc.serving import Live, Serving
+from serve_grpc.serving import Serving
 from serve_grpc.swap import Swapper
 from serve_grpc.version import LoadedVersion, Loader
 
@@ -46,12 +48,14 @@ class Repository:
         watch: CompileWatch,
         on_health: Callable[[str, bool | None], None],
         on_ready: Callable[[], None],
+        memory: Memory,
+        unload_first: bool = False,
     ) -> None:
         self._root = root
-        self._loader = loader
         self._catalog = catalog
         self._serving = serving
         self._swapper = Swapper(catalog, serving, scheduler, on_health)
+        self._admission = Admission(loader, memory, serving, self._swapper, unload_first)
         self._metrics = metrics
         self._watch = watch
         self._on_ready = on_ready
@@ -134,7 +138,7 @@ class Repository:
         self._missing.pop(model, None)
         failed: set[int] = set()
         while not self._stopping.is_set():
-            plan = self._follow(model, versions, failed, self._serving.live(model))
+            plan = self._follow(model, versions, failed)
             if not plan.load:
                 if plan.routes.default is None:
                     self._swapper.tell_health(model, False)
@@ -143,17 +147,19 @@ class Repository:
             if not self._add(model, plan.load[0], versions, failed):
                 failed.add(plan.load[0])
 
-    def _follow(
-        self, model: str, versions: list[int], failed: set[int], live: Live, new: LoadedVersion | None = None
-    ) -> Plan:
-        """Makes the plan for what is loaded, `new` with it, and serves as it says. Rules are read anew each time."""
+    def _plan(
+        self, model: str, versions: list[int], failed: set[int], loaded: Iterable[int]
+    ) -> tuple[Rules, Plan]:
+        """The plan for when these versions are loaded. The rules are read anew each time: a load takes a while."""
         folder = self._root / model
-        loaded = dict(live.versions)
-        if new is not None:
-            loaded[new.info.version] = new
         rules = self._rules.read(folder)
         blocked = failed | self._refusals.blocked(folder)
-        plan = make_plan(rules, versions, blocked, live.routes.having(loaded))
+        return rules, make_plan(rules, versions, blocked, self._serving.live(model).routes.having(loaded))
+
+    def _follow(self, model: str, versions: list[int], failed: set[int], *new: LoadedVersion) -> Plan:
+        """Makes the plan for what is loaded, `new` with it, and serves as it says."""
+        loaded = {**self._serving.live(model).versions, **{v.info.version: v for v in new}}
+        rules, plan = self._plan(model, versions, failed, loaded)
         self._swapper.follow(model, rules, plan, loaded)
         return plan
 
@@ -163,20 +169,25 @@ class Repository:
         seen = fingerprint(path)
         started = time.monotonic()
         self._catalog.put(model, VersionInfo(version, LOADING))
-        live = self._serving.live(model)
         try:
-            key = read_manifest(path).swap_key
-            like = next((old for old in live.versions.values() if old.swap_key == key), None)
-            loaded = self._loader.load(model, path, like)
+            loaded = self._admission.load(model, path, self._replaced(model, version, versions, failed))
         except Exception as error:  # a bundle comes from outside; nothing in it may end the server
             self._refuse(model, version, path, seen, error)
             return False
         self._refusals.remove(model, version)
-        self._follow(model, versions, failed, live, loaded)
+        self._follow(model, versions, failed, loaded)
         seconds = time.monotonic() - started
         self._metrics.swap_seconds.labels(model).observe(seconds)
         log.info("serving model=%s version=%d seconds=%.2f", model, version, seconds)
         return True
+
+    def _replaced(
+        self, model: str, version: int, versions: list[int], failed: set[int]
+    ) -> dict[int, LoadedVersion]:
+        """What is not kept once this version is loaded."""
+        live = self._serving.live(model)
+        _, plan = self._plan(model, versions, failed, {*live.versions, version})
+        return {number: old for number, old in live.versions.items() if number not in plan.routes.loaded}
 
     def _refuse(self, model: str, version: int, path: Path, seen: Fingerprint, error: Exception) -> None:
         if not path.exists():
@@ -184,7 +195,7 @@ class Repository:
             self._catalog.remove(model, version)
             return
         reason = str(error).partition("\n")[0] or type(error).__name__
-        news = self._refusals.add(model, version, seen, reason)
+        news = self._refusals.add(model, version, seen, reason, retry=not isinstance(error, PutBack))
         self._catalog.put(model, VersionInfo(version, FAILED, reason))
         if self._serving.get(model) is None:
             self._swapper.tell_health(model, False)

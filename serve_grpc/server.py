@@ -26,6 +26,7 @@ from serve_grpc.executor import Executor
 from serve_grpc.guard import Guard, open_guard
 from serve_grpc.health import Health
 from serve_grpc.http import TEXT, HttpServer, Pages
+from serve_grpc.memory import Memory
 from serve_grpc.metrics import Metrics
 from serve_grpc.protocol import WireProtocol
 from serve_grpc.protocol.jaxport_v1 import JaxportV1
@@ -122,6 +123,8 @@ class Server:
             self._watch,
             self._health.set_model,
             self._on_ready,
+            Memory(device, settings.batch.max_batch, settings.updates.memory_limit),
+            settings.updates.unload_first,
         )
         http = HttpSettings(listen.http_port, listen.max_message_bytes)
         self._http = HttpServer(

@@ -60,6 +60,10 @@ class Serving:
         """Models that answer."""
         return tuple(self._live)
 
+    def loaded(self) -> list[LoadedVersion]:
+        """Every version of every model that is in use."""
+        return [version for live in list(self._live.values()) for version in live.versions.values()]
+
     def put(self, model: str, live: Live) -> None:
         """From now on requests go to these versions; without any the model does not answer."""
         if live.versions:

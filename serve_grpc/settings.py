@@ -75,6 +75,17 @@ class RepositorySettings:
 
 
 @dataclass(frozen=True)
+class UpdateSettings:
+    """unload_first: where a version does not fit beside the one it replaces, that one goes first; else it is refused.
+
+    memory_limit: bytes of the device that all models together may take; None: all it has.
+    """
+
+    unload_first: bool = False
+    memory_limit: int | None = None
+
+
+@dataclass(frozen=True)
 class DrainSettings:
     """delay: seconds of answering on after NOT_SERVING, while endpoints propagate.
 
@@ -108,3 +119,4 @@ class ServeSettings:
     drain: DrainSettings = field(default_factory=DrainSettings)
     records: RecordSettings = field(default_factory=RecordSettings)
     token_file: Path | None = None
+    updates: UpdateSettings = field(default_factory=UpdateSettings)

@@ -1,11 +1,11 @@
 """Puts versions in and out of use: requests move at once, what was accepted is answered, then memory is freed."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from serve_grpc.catalog import DRAINING, SERVING, Catalog, Choice
-from serve_grpc.plan import Plan
+from serve_grpc.plan import Plan, Routes
 from serve_grpc.rules import Rules
 from serve_grpc.scheduler import Scheduler
 from serve_grpc.serving import NOTHING, Live, Serving
@@ -34,25 +34,38 @@ class Swapper:
         self._health: dict[str, bool] = {}
 
     def follow(self, model: str, rules: Rules, plan: Plan, versions: Mapping[int, LoadedVersion]) -> None:
-        """Sends requests where the plan says and drains what it does not keep.
+        """Sends requests where the plan says, and drains what it does not keep.
 
-        versions: every loaded one, of which some may be new. Nobody is sent to a version before it is SERVING in
-        the catalog, or from it after it is closed.
+        versions: every loaded one, of which some may be new.
         """
-        before = self._serving.live(model)
-        after = Live.of(plan.routes, versions)
-        for number, version in after.versions.items():
-            if number not in before.versions:
-                self._catalog.put(model, replace(version.info, state=SERVING))
-        if after != before:
-            self._serving.put(model, after)
-            _say_moves(model, before, after)
-        self._catalog.choose(model, _choice(rules, plan))
-        if after.default is not None or before.default is not None:
-            self.tell_health(model, after.default is not None)
+        labels = plan.routes.labels
+        pending = {label: v for label, v in rules.labels.items() if labels.get(label) != v}
+        policy = "" if rules.policy is None else str(rules.policy)
+        self._put(
+            model,
+            Live.of(plan.routes, versions),
+            Choice(policy, plan.routes.default, labels, pending, plan.problems),
+        )
         for number, version in versions.items():
-            if number not in after.versions:
+            if number not in plan.routes.loaded:
                 self._drain(version)
+
+    def unload(self, model: str, numbers: Iterable[int]) -> None:
+        """Some of a model's versions answer no more, and their memory is free when this returns."""
+        before = self._serving.live(model)
+        leaving = set(numbers)
+        stays = {number: v for number, v in before.versions.items() if number not in leaving}
+        self.serve(model, before.routes, stays)
+        for number in leaving:
+            self._drain(before.versions[number])
+
+    def serve(self, model: str, routes: Routes, versions: Mapping[int, LoadedVersion]) -> None:
+        """Sends requests where the routes say, as far as these versions go."""
+        default = routes.default if routes.default in versions else None
+        labels = {label: version for label, version in routes.labels.items() if version in versions}
+        pending = {label: version for label, version in routes.labels.items() if version not in versions}
+        choice = replace(self._catalog.choice(model), default=default, labels=labels, pending=pending)
+        self._put(model, Live.of(Routes(frozenset(versions), default, labels), versions), choice)
 
     def remove(self, model: str) -> None:
         """The model does not answer any more: drains all of its versions."""
@@ -73,6 +86,19 @@ class Swapper:
             self._health[model] = serving
         self._on_health(model, serving)
 
+    def _put(self, model: str, after: Live, choice: Choice) -> None:
+        """Nobody is sent to a version before it is SERVING in the catalog, or from it after it is closed."""
+        before = self._serving.live(model)
+        for number, version in after.versions.items():
+            if number not in before.versions:
+                self._catalog.put(model, replace(version.info, state=SERVING))
+        if after != before:
+            self._serving.put(model, after)
+            _say_moves(model, before, after)
+        self._catalog.choose(model, choice)
+        if after.default is not None or before.default is not None:
+            self.tell_health(model, after.default is not None)
+
     def _drain(self, old: LoadedVersion) -> None:
         """Answers what the old version accepted, and drops its weights."""
         self._catalog.put(old.model, replace(old.info, state=DRAINING))
@@ -83,13 +109,6 @@ class Swapper:
         old.metrics.forget()
         self._catalog.remove(old.model, old.info.version)
         log.info("unloaded model=%s version=%d", old.model, old.info.version)
-
-
-def _choice(rules: Rules, plan: Plan) -> Choice:
-    labels = plan.routes.labels
-    pending = {label: version for label, version in rules.labels.items() if labels.get(label) != version}
-    policy = "" if rules.policy is None else str(rules.policy)
-    return Choice(policy, plan.routes.default, labels, pending, plan.problems)
 
 
 def _say_moves(model: str, before: Live, after: Live) -> None:

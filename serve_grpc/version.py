@@ -89,7 +89,7 @@ class Loader:
         JAX makes of a program that it cannot load.
         """
         bundle = Bundle(path, read_manifest(path))
-        self._check_platform(bundle)
+        self.check_platform(bundle)
         shared = like if like is not None and like.swap_key == bundle.swap_key else None
         if shared is None:
             self._stored.expect(bundle.manifest)
@@ -121,7 +121,8 @@ class Loader:
             others.result()
         return weights
 
-    def _check_platform(self, bundle: Bundle) -> None:
+    def check_platform(self, bundle: Bundle) -> None:
+        """Raises LoadRefused for a bundle that this device cannot run."""
         needed, has = self._device.platform, bundle.manifest.platforms
         if needed not in has:
             raise LoadRefused(
