@@ -7,6 +7,7 @@ from serve_grpc.catalog import Catalog
 from serve_grpc.compiles import CompileWatch
 from serve_grpc.device import Device
 from serve_grpc.errors import LoadRefused
+from serve_grpc.memory import Memory
 from serve_grpc.metrics import Metrics
 from serve_grpc.repository import Repository
 from serve_grpc.scheduler import Scheduler
@@ -38,6 +39,7 @@ def warm(settings: ServeSettings, device: Device, cache: CompileCache) -> int:
         watch,
         on_health=lambda *_: None,
         on_ready=lambda: None,
+        memory=Memory(device, settings.batch.max_batch, settings.updates.memory_limit),
     )
     repository.poll()
     if published.failure is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 
 from tests.serve_grpc import bundles
@@ -46,6 +47,18 @@ def one_model(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("one")
     (folder / "mlp").symlink_to(models / "mlp")
     return folder
+
+
+@pytest.fixture(scope="session")
+def versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """mlp versions with other weights, to copy from: 1 to 4 the same program, 5 another."""
+    folder = tmp_path_factory.mktemp("versions")
+    for seed in range(1, 5):
+        bundles.export_mlp(folder, seed, seed)
+    bundles.export_mlp(
+        folder, 5, 5, fn=lambda params, x: {"logits": jnp.negative(bundles.mlp(params, x)["logits"])}
+    )
+    return folder / "mlp"
 
 
 @pytest.fixture(scope="session")

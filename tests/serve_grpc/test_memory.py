@@ -15,14 +15,13 @@ from serve_grpc.memory import Memory, Need, run_bytes, size, weight_bytes
 from serve_grpc.metrics import Metrics
 from serve_grpc.settings import BatchSettings
 from serve_grpc.version import LoadedVersion, Loader
-from tests.serve_grpc import bundles
 
 WEIGHTS = 4 * (4 * 64 + 64 + 64 * 64 + 64 + 64 * 3 + 3)
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bundles.export_mlp(tmp_path_factory.mktemp("models"))
+def bundle(versions: Path) -> Path:
+    return versions / "1"
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -20,18 +19,6 @@ X = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
 
 def wanted(seed: int) -> np.ndarray:
     return np.asarray(bundles.mlp(bundles.mlp_params(seed), X)["logits"])
-
-
-@pytest.fixture(scope="module")
-def versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """mlp versions with other weights, to copy from: 1 to 4 the same program, 5 another."""
-    folder = tmp_path_factory.mktemp("versions")
-    for seed in range(1, 5):
-        bundles.export_mlp(folder, seed, seed)
-    bundles.export_mlp(
-        folder, 5, 5, fn=lambda params, x: {"logits": jnp.negative(bundles.mlp(params, x)["logits"])}
-    )
-    return folder / "mlp"
 
 
 @pytest.fixture
