@@ -31,7 +31,7 @@ def manifest(bundle: Path) -> Manifest:
 
 @pytest.fixture(scope="module")
 def loaded(bundle: Path) -> LoadedVersion:
-    return Loader(open_device(None), BatchSettings(max_batch=4), Metrics()).load("mlp", bundle, None)
+    return Loader(open_device(), BatchSettings(max_batch=4), Metrics()).load("mlp", bundle, None)
 
 
 def device(**stats: int) -> Device:
