@@ -5,7 +5,7 @@ PIP  := --quiet --disable-pip-version-check --no-deps
 CLIENTS := .venv-conformance/.locked
 WORKERS ?= 2
 
-.PHONY: help setup run test check bench format proto lock clean
+.PHONY: help setup run test check bench bench-peers format proto lock clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -47,6 +47,9 @@ format: $(MARK)  ## put the format right
 
 bench: $(MARK)  ## figures, as ratios against the same executables in process
 	@$(PY) -m benchmarks.serving
+
+bench-peers: $(MARK)  ## jaxport beside other model servers, each installed into work/peers; needs h2load
+	@$(PY) -m benchmarks.peers $(PEERS)
 
 proto: $(MARK)  ## generate jaxport/wire from proto/
 	@$(PY) scripts/generate_wire.py
