@@ -1,7 +1,8 @@
 """Goldens through a program's executables before anybody is served: are the answers right, and what does a run cost."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -10,26 +11,49 @@ from converters.golden import Golden
 from serve_grpc.batcher import Work
 from serve_grpc.program import Program, bytes_of
 
-# A bucket is timed until it has run this long or this often, whichever comes first, but once at least.
+# A bucket is timed until it has run this long or this often, whichever comes first, and a few times in any case.
 TIMED_SECONDS = 0.1
-MOST_TIMED_RUNS = 50
+LEAST_TIMED_RUNS, MOST_TIMED_RUNS = 2, 50
 
 
-def prove(bundle: Bundle, signature: str, program: Program, goldens: Sequence[Golden], platform: str) -> None:
+def prove(
+    bundle: Bundle,
+    signature: str,
+    program: Program,
+    goldens: Sequence[Golden],
+    platform: str,
+    threads: int = 1,
+) -> None:
     """Every executable is run once, on as many goldens as it holds, padded and split as requests are; and every
     golden is met by one of them. Raises GoldenMismatch.
+
+    threads: buckets run side by side. One run of a small model keeps one core busy.
     """
-    for bucket, together in proofs(sorted(program.executables), goldens):
-        for golden, outputs in zip(together, _outputs(program, bucket, together), strict=True):
-            bundle.check_golden(signature, golden, outputs, platform)
+
+    groups = proofs(sorted(program.executables), goldens)
+
+    def check(bucket: int) -> None:
+        for together in groups[bucket]:
+            for golden, outputs in zip(together, _outputs(program, bucket, together), strict=True):
+                bundle.check_golden(signature, golden, outputs, platform)
+
+    # The largest first, as the small ones fit beside it. Each bucket has its buffers and stays with one thread.
+    buckets = sorted(groups, reverse=True)
+    if threads == 1:
+        for bucket in buckets:
+            check(bucket)
+        return
+    with ThreadPoolExecutor(threads, "proofs") as pool:
+        list(pool.map(check, buckets))
 
 
-def proofs(buckets: Sequence[int], goldens: Sequence[Golden]) -> Iterator[tuple[int, list[Golden]]]:
-    """(bucket, goldens to run together): the fewest runs that prove every bucket and meet every golden.
+def proofs(buckets: Sequence[int], goldens: Sequence[Golden]) -> dict[int, list[list[Golden]]]:
+    """bucket -> goldens to run together, once each: the fewest runs that prove every bucket and meet every golden.
 
     A golden that is larger than its bucket comes alone, and is run in pieces.
     """
     by_size = sorted(goldens, key=lambda golden: golden.batch)
+    groups: dict[int, list[list[Golden]]] = {}
     met: set[int] = set()
     for bucket in buckets:
         together, room = [], bucket
@@ -37,12 +61,10 @@ def proofs(buckets: Sequence[int], goldens: Sequence[Golden]) -> Iterator[tuple[
             if golden.batch <= room:
                 together.append(golden)
                 room -= golden.batch
-        together = together or by_size[:1]
-        met.update(map(id, together))
-        yield bucket, together
-    for golden in by_size:
-        if id(golden) not in met:
-            yield buckets[-1], [golden]
+        groups[bucket] = [together or by_size[:1]]
+        met.update(golden.batch for golden in groups[bucket][0])
+    groups[buckets[-1]] += [[golden] for golden in by_size if golden.batch not in met]
+    return groups
 
 
 def _outputs(program: Program, bucket: int, goldens: Sequence[Golden]) -> list[dict[str, np.ndarray]]:
@@ -87,7 +109,7 @@ def _seconds(program: Program, bucket: int, golden: Golden, *, new: bool) -> flo
     if new:
         program.run(bucket, slices)  # the first run of an executable also sets it up
     best, spent, runs = float("inf"), 0.0, 0
-    while spent < TIMED_SECONDS and runs < MOST_TIMED_RUNS:
+    while runs < LEAST_TIMED_RUNS or (spent < TIMED_SECONDS and runs < MOST_TIMED_RUNS):
         start = time.perf_counter()
         program.run(bucket, slices)
         took = time.perf_counter() - start

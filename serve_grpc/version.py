@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -68,10 +69,14 @@ class Loader:
         self._metrics = metrics
         self._stored = StoredExecutables(device, cache, batch.max_batch)
         self._publish = publish
+        self._threads = 1
         self.compiled: Counter[str] = Counter()
 
     def look_ahead(self, models: Path) -> None:
-        """Begins to read back the executables of every model's newest version. What is wrong with one shows in `load`."""
+        """Nobody is served yet: begins to read back the executables of every model's newest version, and lets `load`
+        use every core. What is wrong with a version shows in `load`.
+        """
+        self._threads = os.cpu_count() or 1
         with contextlib.suppress(OSError):
             for model in list_models(models):
                 with contextlib.suppress(BundleError, IndexError):
@@ -79,7 +84,8 @@ class Loader:
                     self._stored.expect(read_manifest(models / model / str(newest)))
 
     def end_look_ahead(self) -> None:
-        """Frees what was read back and not needed."""
+        """From now on there are requests to answer. Frees what was read back and not needed."""
+        self._threads = 1
         self._stored.forget()
 
     def load(self, model: str, path: Path, like: LoadedVersion | None) -> LoadedVersion:
@@ -185,7 +191,8 @@ class Loader:
         return seconds
 
     def _prove(self, bundle: Bundle, signature: Signature, program: Program) -> None:
-        prove(bundle, signature.name, program, bundle.goldens(signature.name), self._device.platform)
+        goldens = bundle.goldens(signature.name)
+        prove(bundle, signature.name, program, goldens, self._device.platform, self._threads)
 
     def _assembled(
         self,
