@@ -35,8 +35,9 @@ class CompileWatch:
             self._thread.loading = False
 
     def _duration(self, event: str, duration_secs: float, **_: Any) -> None:  # noqa: ARG002 (their name)
-        if event == COMPILE:
-            self._metrics.compiles.inc()
+        if event not in (TRACE, COMPILE):
+            return
+        self._metrics.compiles.inc()
         # A hit in JAX's own cache fires COMPILE too, rightly: a request must not even look there.
-        if event in (TRACE, COMPILE) and self.ready and not getattr(self._thread, "loading", False):
+        if self.ready and not getattr(self._thread, "loading", False):
             self._metrics.compiles_after_ready.inc()

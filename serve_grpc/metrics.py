@@ -69,7 +69,7 @@ class Metrics:
         self.cache_misses = self._counter(
             "jaxport_compile_cache_misses", "Executables the compile cache did not have", ()
         )
-        self.compiles = self._counter("jaxport_compiles", "Compiles by XLA since the start", ())
+        self.compiles = self._counter("jaxport_compiles", "Traces and compiles since the start", ())
         self.compiles_after_ready = self._counter(
             "jaxport_compiles_after_ready", "Traces and compiles by a request: a fault", ()
         )
