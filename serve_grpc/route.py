@@ -68,8 +68,8 @@ def _encoder(
     """What makes the response of the bytes of its outputs' rows."""
     infos = [rules.outputs[at] for at in outputs]
     shapes = [(rows, *map(int, info.shape[1:])) for info in infos]
-    if inference.frame is not None:
-        frame = inference.frame(inference.model, version, infos, shapes)
+    frame = inference.frame and inference.frame(inference.model, version, infos, shapes)
+    if frame is not None:
         if len(frame) == 2:
             head, tail = frame
             return lambda data: b"".join((head, data[0], tail))

@@ -31,7 +31,8 @@ class Inference(NamedTuple):
     priority: 1 goes before 0 in the queue. timeout: seconds it may wait in the queue, from when it was received.
     encode or frame makes the response, and must not fail. encode: (model, version, outputs, their arrays
     [rows, ...]) -> the response's bytes. frame: for wire formats that hold tensors as bytes: (model, version, outputs,
-    their shapes) -> what stands before the first output's bytes, between them, and after the last.
+    their shapes) -> what stands before the first output's bytes, between them, and after the last; None where this
+    answer has to be encoded.
     dtypes: those it can write; None: every one.
     """
 
@@ -48,7 +49,7 @@ class Inference(NamedTuple):
     frame: "Frame | None" = None
 
 
-Frame = Callable[[str, int, Sequence[TensorInfo], Sequence[tuple[int, ...]]], Sequence[bytes]]
+Frame = Callable[[str, int, Sequence[TensorInfo], Sequence[tuple[int, ...]]], Sequence[bytes] | None]
 Encode = Callable[[str, int, Sequence[TensorInfo], Sequence[np.ndarray]], bytes]
 # A method takes a payload and either answers at once from the catalog or says what to infer.
 Method = Callable[[bytes, Catalog], "bytes | Inference"]

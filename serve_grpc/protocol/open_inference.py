@@ -6,7 +6,6 @@ Messages: proto/jaxport/oip/inference.proto. What is spoken and what is refused:
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
 from converters.manifest import TensorInfo
@@ -14,8 +13,8 @@ from jaxport.wire import open_inference_pb2 as pb
 from serve_grpc.catalog import Catalog
 from serve_grpc.errors import InvalidRequest, NotOffered
 from serve_grpc.metrics import Metrics
-from serve_grpc.protocol import GivenTensor, Inference, Method
-from serve_grpc.protocol.messages import parsed
+from serve_grpc.protocol import Frame, GivenTensor, Inference, Method, row_major_bytes
+from serve_grpc.protocol.messages import delimited, parsed
 from serve_grpc.protocol.open_inference_models import Models, version_of
 from serve_grpc.protocol.open_inference_parameters import asked, refuse_tensor_options
 from serve_grpc.protocol.open_inference_types import DATATYPES, dtype_of, typed_contents
@@ -58,29 +57,32 @@ class OpenInference:
 def infer(payload: bytes, _: Catalog) -> Inference:
     """ModelInfer. Raises InvalidRequest, and NotOffered for options that this server does not have."""
     request = parsed(pb.ModelInferRequest.FromString, payload, "inference.ModelInferRequest")
-    return _inference(request, partial(encode, request.id))
+    return _inference(request, partial(frame, request.id))
 
 
 def infer_in_stream(payload: bytes, _: Catalog) -> Inference:
     """One message of ModelStreamInfer; raises what `infer` does."""
     request = parsed(pb.ModelInferRequest.FromString, payload, "inference.ModelInferRequest")
-    return _inference(request, partial(encode_in_stream, request.id))
+    return _inference(request, partial(frame_in_stream, request.id))
 
 
-def encode(
-    id: str, model: str, version: int, outputs: Sequence[TensorInfo], arrays: Sequence[np.ndarray]
-) -> bytes:
-    """ModelInferResponse bytes; each array is copied once."""
-    return _response(id, model, version, outputs, arrays).SerializeToString()
+def frame(
+    id: str, model: str, version: int, outputs: Sequence[TensorInfo], shapes: Sequence[tuple[int, ...]]
+) -> list[bytes]:
+    """A ModelInferResponse around its raw contents."""
+    return _around(_response(id, model, version, outputs, shapes), outputs, shapes)
 
 
-def encode_in_stream(
-    id: str, model: str, version: int, outputs: Sequence[TensorInfo], arrays: Sequence[np.ndarray]
-) -> bytes:
-    """ModelStreamInferResponse bytes. Every response is the only one of its request, and says so."""
-    response = _response(id, model, version, outputs, arrays)
+def frame_in_stream(
+    id: str, model: str, version: int, outputs: Sequence[TensorInfo], shapes: Sequence[tuple[int, ...]]
+) -> list[bytes]:
+    """A ModelStreamInferResponse. Every response is the only one of its request, and says so."""
+    response = _response(id, model, version, outputs, shapes)
     response.parameters["triton_final_response"].bool_param = True
-    return pb.ModelStreamInferResponse(infer_response=response).SerializeToString()
+    pieces = _around(response, outputs, shapes)
+    size = sum(map(len, pieces)) + sum(map(_size, outputs, shapes))
+    pieces[0] = delimited(pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER, size) + pieces[0]
+    return pieces
 
 
 def refused_in_stream(payload: bytes, status: Status) -> bytes:
@@ -93,10 +95,7 @@ def refused_in_stream(payload: bytes, status: Status) -> bytes:
     return response.SerializeToString()
 
 
-def _inference(
-    request: pb.ModelInferRequest,
-    encode: Callable[[str, int, Sequence[TensorInfo], Sequence[np.ndarray]], bytes],
-) -> Inference:
+def _inference(request: pb.ModelInferRequest, frame: Frame) -> Inference:
     version, label = version_of(request.model_version)
     options = asked(request.parameters)
     outputs = request.outputs
@@ -108,12 +107,12 @@ def _inference(
         version,
         options.signature,
         _raw(request) if request.raw_input_contents else _typed(request),
-        tuple(output.name for output in outputs),
-        encode,
-        label,
-        options.priority,
-        options.timeout,
-        CARRIED,
+        tuple([output.name for output in outputs]),
+        label=label,
+        priority=options.priority,
+        timeout=options.timeout,
+        dtypes=CARRIED,
+        frame=frame,
     )
 
 
@@ -153,14 +152,28 @@ def _refuse_options(request: pb.ModelInferRequest) -> None:
 
 
 def _response(
-    id: str, model: str, version: int, outputs: Sequence[TensorInfo], arrays: Sequence[np.ndarray]
+    id: str, model: str, version: int, outputs: Sequence[TensorInfo], shapes: Sequence[tuple[int, ...]]
 ) -> pb.ModelInferResponse:
+    """Without contents."""
     response = pb.ModelInferResponse(model_name=model, model_version=str(version), id=id)
-    add, append = response.outputs.add, response.raw_output_contents.append
-    for output, array in zip(outputs, arrays, strict=True):
-        add(name=output.name, datatype=DATATYPES[output.dtype], shape=array.shape)
-        append(array.tobytes())
+    add = response.outputs.add
+    for output, shape in zip(outputs, shapes, strict=True):
+        add(name=output.name, datatype=DATATYPES[output.dtype], shape=shape)
     return response
+
+
+def _around(
+    response: pb.ModelInferResponse, outputs: Sequence[TensorInfo], shapes: Sequence[tuple[int, ...]]
+) -> list[bytes]:
+    pieces = [response.SerializeToString()]
+    for output, shape in zip(outputs, shapes, strict=True):
+        pieces[-1] += delimited(pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER, _size(output, shape))
+        pieces.append(b"")
+    return pieces
+
+
+def _size(output: TensorInfo, shape: Sequence[int]) -> int:
+    return row_major_bytes(output.dtype, shape)
 
 
 def _refuse_call(name: str, reason: str, _: bytes, __: Catalog) -> bytes:

@@ -9,7 +9,8 @@ import numpy as np
 
 from jaxport.wire import tensorflow_serving_pb2 as pb
 from serve_grpc.errors import InvalidRequest
-from serve_grpc.protocol import GivenTensor
+from serve_grpc.protocol import GivenTensor, row_major_bytes
+from serve_grpc.protocol.messages import delimited
 from serve_grpc.protocol.narrowed import narrowed
 
 
@@ -81,6 +82,17 @@ def write(tensor: pb.Tensor, dtype: str, array: np.ndarray) -> None:
         getattr(tensor, field).extend(array.ravel().tolist())
     else:
         getattr(tensor, field).append(array.tobytes())
+
+
+def frame_tensor(dtype: str, shape: Sequence[int]) -> bytes | None:
+    """What stands before the bytes of the values that `write` would put last; None where they are not those in memory."""
+    kind = KINDS[dtype]
+    if kind.wide and kind.field not in AS_CONTENT:
+        return None
+    dims = [pb.TensorShape.Dim(size=size) for size in shape]
+    head = pb.Tensor(dtype=kind.type, tensor_shape=pb.TensorShape(dim=dims)).SerializeToString()
+    field = "tensor_content" if kind.field in AS_CONTENT else kind.field
+    return head + delimited(pb.Tensor.DESCRIPTOR.fields_by_name[field].number, row_major_bytes(dtype, shape))
 
 
 def type_of(dtype: str) -> pb.DataType:

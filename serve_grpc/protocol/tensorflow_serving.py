@@ -12,9 +12,9 @@ from converters.manifest import TensorInfo
 from jaxport.wire import tensorflow_serving_pb2 as pb
 from serve_grpc.catalog import DRAINING, FAILED, LOADING, SERVING, Catalog, SignatureInfo, VersionInfo
 from serve_grpc.errors import InvalidRequest, NotFound, NotLoaded, NotOffered
-from serve_grpc.protocol import Inference, Method
-from serve_grpc.protocol.messages import parsed
-from serve_grpc.protocol.tensor_proto import CARRIED, given, type_of, write
+from serve_grpc.protocol import Inference, Method, row_major_bytes
+from serve_grpc.protocol.messages import delimited, parsed
+from serve_grpc.protocol.tensor_proto import CARRIED, frame_tensor, given, type_of, write
 from serve_grpc.serving import DEFAULT_SIGNATURE
 from serve_grpc.transport import Refusal
 
@@ -71,6 +71,7 @@ def predict(max_message_bytes: int, payload: bytes, _: Catalog) -> Inference:
         partial(encode, signature or SERVING_DEFAULT),
         label,
         dtypes=CARRIED,
+        frame=partial(frame, signature or SERVING_DEFAULT),
     )
 
 
@@ -83,6 +84,29 @@ def encode(
     for output, array in zip(outputs, arrays, strict=True):
         write(response.outputs[output.name], output.dtype, array)
     return response.SerializeToString()
+
+
+def frame(
+    signature: str,
+    model: str,
+    version: int,
+    outputs: Sequence[TensorInfo],
+    shapes: Sequence[tuple[int, ...]],
+) -> list[bytes] | None:
+    """A PredictResponse around its tensors' bytes; None for integers, which are not on the wire as in memory."""
+    response = pb.PredictResponse()
+    _fill(response.model_spec, model, version, signature)
+    pieces = [response.SerializeToString()]
+    for output, shape in zip(outputs, shapes, strict=True):
+        head = frame_tensor(output.dtype, shape)
+        if head is None:
+            return None
+        name, size = output.name.encode(), row_major_bytes(output.dtype, shape)
+        # The key and the value of an entry of the map.
+        entry = delimited(1, len(name)) + name + delimited(2, len(head) + size) + head
+        pieces[-1] += delimited(pb.PredictResponse.OUTPUTS_FIELD_NUMBER, len(entry) + size) + entry
+        pieces.append(b"")
+    return pieces
 
 
 def get_model_metadata(payload: bytes, catalog: Catalog) -> bytes:

@@ -79,6 +79,18 @@ def test_outputs_come_in_the_order_they_were_asked_for(server: ServerProcess) ->
     assert list(answer.raw_output_contents) == [np.array([11, -11], np.int32).tobytes(), H.tobytes()]
 
 
+def test_requests_that_differ_only_in_their_numbers_get_their_own_answers(server: ServerProcess) -> None:
+    for at in range(6):
+        x = np.full((2, 2), at, np.float32)
+        for request in (
+            raw("echo", {"x": x}, id="same"),
+            raw("echo", {"x": x}, id=f"no {at}"),
+            typed("echo", "x", "FP32", [2, 2], "fp32_contents", x.ravel().tolist()),
+        ):
+            answer = infer(server, request)
+            assert (answer.id, list(answer.raw_output_contents)) == (request.id, [x.tobytes()])
+
+
 def test_typed_contents_are_the_same_numbers(server: ServerProcess) -> None:
     answer = infer(server, typed("echo", "x", "FP32", [2, 2], "fp32_contents", E.ravel().tolist()))
     assert list(answer.raw_output_contents) == [E.tobytes()]

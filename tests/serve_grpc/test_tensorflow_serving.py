@@ -91,6 +91,22 @@ def test_only_the_outputs_asked_for_come(server: ServerProcess) -> None:
     assert list(answer.outputs["kept"].int_val) == [11, -11]
 
 
+def test_halves_come_as_content(server: ServerProcess) -> None:
+    h = np.array([[1.5, -0.0, np.nan]], jnp.bfloat16)
+    inputs = {"h": content(h), "keep": content(KEEP[:1])}
+    for outputs in (["same"], []):
+        same = predict(server, asking("mixed", inputs, outputs=outputs)).outputs["same"]
+        assert (same.dtype, same.tensor_content) == (pb.DT_BFLOAT16, h.tobytes())
+
+
+def test_requests_that_differ_only_in_their_numbers_get_their_own_answers(server: ServerProcess) -> None:
+    for at in range(6):
+        x = np.full((2, 2), at, np.float32)
+        for sent in (content(x), tensor(pb.DT_FLOAT, [2, 2], float_val=floats(*x.ravel()))):
+            answer = predict(server, asking("echo", {"x": sent}))
+            assert b"".join(answer.outputs["y"].float_val) == x.tobytes()
+
+
 def test_the_last_value_fills_the_shape(server: ServerProcess) -> None:
     for sent, meant in (
         (floats(7), [7, 7, 7, 7]),
