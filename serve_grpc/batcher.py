@@ -6,8 +6,8 @@ Knows rows, deadlines and priorities; neither a protocol nor the device.
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from serve_grpc.buckets import BucketChoice
 from serve_grpc.transport import Call
@@ -48,18 +48,20 @@ class Work:
 Slice = tuple[Work, int, int]
 
 
-class Batch(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Batch:
     """What leaves the queue together: rows to run, and requests that nobody waits for any more.
 
-    late: the caller's deadline has passed. expired: they waited longer than they or the server allow.
+    taken: when, in seconds of time.monotonic(). rows: of all slices. late: the caller's deadline has passed. expired: they waited longer than they or the server allow.
     """
 
     batcher: "Batcher"
     taken: float
-    slices: list[Slice]
-    late: list[Work]
-    expired: list[Work]
-    cancelled: list[Work]
+    slices: list[Slice] = field(default_factory=list)
+    rows: int = 0
+    late: list[Work] = field(default_factory=list)
+    expired: list[Work] = field(default_factory=list)
+    cancelled: list[Work] = field(default_factory=list)
 
 
 class Batcher:
@@ -115,16 +117,18 @@ class Batcher:
 
         A request goes whole when the largest bucket holds it, else in pieces.
         """
-        batch = Batch(self, now, [], [], [], [])
+        batch = Batch(self, now)
         room = self.choice.target[min(self.rows, most)]
-        rows, room, full = self._fill(self.urgent, batch, 0, room)
-        if not full:
-            self._fill(self.queue, batch, rows, room)
+        if self.urgent:
+            room = self._fill(self.urgent, batch, room)
+        if not self.urgent:  # what did not fit goes before those that are not urgent
+            self._fill(self.queue, batch, room)
         return batch
 
-    def _fill(self, queue: deque[Work], batch: Batch, rows: int, room: int) -> tuple[int, int, bool]:
-        """Moves requests from `queue` to the batch; its rows, its room, and whether the next one did not fit."""
+    def _fill(self, queue: deque[Work], batch: Batch, room: int) -> int:
+        """Moves requests from `queue` to the batch until it has `room` rows; the room may grow for a lone large one."""
         now, slices, choice = batch.taken, batch.slices, self.choice
+        rows = batch.rows
         while queue and rows < room:
             work = queue[0]
             call = work.call
@@ -139,7 +143,7 @@ class Batcher:
                 count = left
             elif left > room - rows and work.rows <= choice.largest:
                 if rows:
-                    return rows, room, True
+                    break
                 room = choice.covering[left]
                 continue
             else:
@@ -150,7 +154,8 @@ class Batcher:
             self.rows -= count
             if count == left:
                 queue.popleft()
-        return rows, room, rows >= room
+        batch.rows = rows
+        return room
 
     @staticmethod
     def _set_aside(work: Work, batch: Batch) -> None:
@@ -168,9 +173,8 @@ class Batcher:
     def done(self, batch: Batch) -> None:
         """A batch is answered: what it took tells how fast the queue moves."""
         self.running -= 1
-        rows = sum(stop - start for _, start, stop in batch.slices)
         now = time.monotonic()
-        if rows:
+        if rows := batch.rows:
             since = batch.taken if self.busy_since is None else self.busy_since
             alone = self.choice.seconds[self.choice.covering[rows]]
             # A full queue is what the figure is for; a lone small batch says little about it.

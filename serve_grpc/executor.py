@@ -91,11 +91,12 @@ class Executor:
 
     def _launch(self, batch: Batch) -> Running | None:
         runnable: Runnable = batch.batcher.program
-        self._shed(batch, runnable)
+        if batch.late or batch.expired or batch.cancelled:
+            self._shed(batch, runnable)
         if not batch.slices:
             self._scheduler.done(batch)
             return None
-        rows = sum(stop - start for _, start, stop in batch.slices)
+        rows = batch.rows
         bucket = batch.batcher.choice.covering[rows]
         try:
             started = time.monotonic()

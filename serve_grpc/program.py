@@ -94,8 +94,9 @@ class Program:
 
     def fetch(self, outputs: Sequence[jax.Array]) -> list[np.ndarray]:
         """Waits for a run and brings its outputs to the host."""
-        for output in outputs:
-            output.copy_to_host_async()
+        if len(outputs) > 1:  # all at once, not one after the other
+            for output in outputs:
+                output.copy_to_host_async()
         return [np.asarray(output) for output in outputs]
 
     def run(self, bucket: int, slices: Sequence[Slice]) -> list[np.ndarray]:

@@ -140,8 +140,8 @@ class Scheduler:
         choice = batcher.choice
         batch = batcher.take(now, choice.brisk if self._others(batcher, now) else choice.largest)
         self._clock = batcher.spent
-        rows = sum(stop - start for _, start, stop in batch.slices)
-        batcher.spent += choice.seconds[choice.covering[rows]] if rows else 0.0
+        if batch.rows:
+            batcher.spent += choice.seconds[choice.covering[batch.rows]]
         if not batcher.waiting:
             ready.remove(batcher)
         batcher.running += 1
