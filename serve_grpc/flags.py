@@ -10,6 +10,7 @@ from jaxport.message_size import DEFAULT, message_size, size_in_bytes
 from serve_grpc.errors import ConfigError
 from serve_grpc.settings import (
     BatchSettings,
+    ConnectionSettings,
     DrainSettings,
     ListenSettings,
     RecordSettings,
@@ -41,6 +42,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=ListenSettings.transport,
         choices=("auto", "grpcio", "native"),
         help="what carries gRPC; auto: native where only this machine can connect (default: %(default)s)",
+    )
+    flag(
+        "--max-connection-age",
+        type=float,
+        default=ConnectionSettings.max_age,
+        metavar="S",
+        help="grpcio: clients connect anew so often, 0: never (default: %(default)g)",
     )
     flag("--behind-proxy", action="store_true", help="a proxy limits what reaches an open native port")
     flag("--tls-cert", type=Path, metavar="FILE", help="TLS for gRPC: the certificate and its chain, in PEM")
@@ -145,6 +153,7 @@ def settings_from(flags: argparse.Namespace) -> ServeSettings:
             http_port=flags.http_port,
             transport=flags.transport,
             behind_proxy=flags.behind_proxy,
+            connections=ConnectionSettings(max_age=flags.max_connection_age),
             max_message_bytes=message_bytes(flags.max_message_bytes),
             tls=_tls(flags),
         ),

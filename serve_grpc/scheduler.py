@@ -13,6 +13,8 @@ from serve_grpc.batcher import Batch, Batcher, Work
 
 # A queue that had work within so many seconds keeps the batches of slower ones short.
 RECENT_SECONDS = 1.0
+# Batches that a receiving thread runs before it receives again.
+MOST_MINE = 8
 
 
 class Refusal(Enum):
@@ -47,6 +49,7 @@ class Scheduler:
         self._clock = 0.0  # `spent` of the queue that went last
         self._out = 0  # batches taken and not done
         self._held = False  # by a thread that runs what it submitted itself
+        self._mine = 0  # batches that it was given in a row
         self._stopped = False
 
     def submit(self, works: Sequence[tuple[Batcher, Work]], run_here: bool = False) -> Submitted:
@@ -86,9 +89,10 @@ class Scheduler:
     def take_mine(self) -> Batch | None:
         """The next batch for the thread that was told to run it; None ends that, and others may take again."""
         with self._changed:
-            if self._quick():
+            if self._mine < MOST_MINE and self._quick():
+                self._mine += 1
                 return self._next(time.monotonic())
-            self._held = False
+            self._held, self._mine = False, 0
             if self._ready or self._stopped:
                 self._changed.notify_all()
             return None

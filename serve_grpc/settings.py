@@ -16,6 +16,20 @@ class TlsSettings:
 
 
 @dataclass(frozen=True)
+class ConnectionSettings:
+    """How long a gRPC connection lives, in seconds.
+
+    max_age: then its client is told to connect anew, which spreads clients over replicas; 0: for ever. age_grace: calls
+    of such a connection may still take so long. keepalive: an idle peer is asked whether it is there so often.
+    """
+
+    max_age: float = 300.0
+    age_grace: float = 60.0
+    keepalive: float = 60.0
+    keepalive_timeout: float = 20.0
+
+
+@dataclass(frozen=True)
 class ListenSettings:
     """Where the server listens. A port of 0 takes a free one; a socket path replaces the gRPC port."""
 
@@ -27,6 +41,7 @@ class ListenSettings:
     behind_proxy: bool = False
     max_message_bytes: int = DEFAULT_BYTES
     tls: TlsSettings | None = None
+    connections: ConnectionSettings = field(default_factory=ConnectionSettings)
 
 
 @dataclass(frozen=True)

@@ -101,3 +101,14 @@ class Transport(Protocol):
     def stop(self) -> None:
         """Closes what is left. Calls that are still open are cancelled."""
         ...
+
+
+def within_limit(answer: bytes | Status, max_message_bytes: int) -> bytes | Status:
+    """The answer, or the status that says that it is too large to send."""
+    if isinstance(answer, Status) or len(answer) <= max_message_bytes:
+        return answer
+    return Status(
+        Code.RESOURCE_EXHAUSTED,
+        f"the response has {len(answer)} bytes, over the server's --max-message-bytes {max_message_bytes}; "
+        "ask for fewer rows or outputs, or raise it",
+    )

@@ -67,8 +67,10 @@ def open_transport(
     if choice.name == "native":
         from serve_grpc.transport.native import NativeTransport  # an optional package
 
-        return NativeTransport(target, methods, streams, listen.max_message_bytes)
-    return GrpcioTransport(target, methods, streams, listen.max_message_bytes, certificates)
+        return NativeTransport(target, methods, streams, listen.max_message_bytes, listen.connections)
+    return GrpcioTransport(
+        target, methods, streams, listen.max_message_bytes, listen.connections, certificates
+    )
 
 
 def private(listen: ListenSettings) -> str | None:

@@ -7,7 +7,6 @@ deserializes nothing, and a batch of answers costs one wake-up of the loop.
 
 import asyncio
 import queue
-import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -19,9 +18,12 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from serve_grpc.errors import Code, EnvironmentUnfit
-from serve_grpc.transport import Answer, Call, Drained, Receive, Refusal, Status
+from serve_grpc.errors import EnvironmentUnfit
+from serve_grpc.settings import ConnectionSettings
+from serve_grpc.transport import Answer, Call, Drained, Receive, Refusal, Status, within_limit
 from serve_grpc.transport.gather import Gather
+from serve_grpc.transport.health_service import HealthService
+from serve_grpc.transport.sockets import refuse_taken_socket
 from serve_grpc.transport.tls import Certificates
 
 CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -57,6 +59,7 @@ class GrpcioTransport:
         methods: Iterable[str],
         streams: Mapping[str, Refusal],
         max_message_bytes: int,
+        connections: ConnectionSettings,
         certificates: Certificates | None = None,
     ) -> None:
         self._target = target
@@ -64,6 +67,7 @@ class GrpcioTransport:
         self._reflected: tuple[str, ...] = ()
         self._streams = streams
         self._max_message_bytes = max_message_bytes
+        self._connections = connections
         self._certificates = certificates
         self._knows_subjects = certificates is not None and certificates.asks_clients
         self._calls: queue.SimpleQueue[list[Call]] = queue.SimpleQueue()
@@ -72,7 +76,8 @@ class GrpcioTransport:
         self._loop = self._gather.loop
         self._thread = threading.Thread(target=self._loop.run_forever, name="grpcio", daemon=True)
         self._held: list[Answer] | None = None  # answers kept back while draining
-        self._health = _Health()
+        self._reading: set[asyncio.Future[None]] = set()  # a task per open stream
+        self._health = HealthService()
         self._server: aio.Server | None = None
 
     def also_reflect(self, methods: Iterable[str]) -> None:
@@ -134,6 +139,7 @@ class GrpcioTransport:
     async def _start(self) -> str:
         self._server = aio.server(
             options=[
+                *_connection_options(self._connections),
                 # Without this two servers share one port and each gets half of the calls.
                 ("grpc.so_reuseport", 0),
                 # grpcio's own are 1000 and 3000, past which it cancels calls that nobody here has seen or counted.
@@ -192,18 +198,22 @@ class GrpcioTransport:
         )
 
         async def read() -> None:
-            async for payload in messages:
-                answer = asyncio.ensure_future(self._answer(method, payload, context))
-                await answers.put((payload, answer))
-            await answers.put(None)
+            try:
+                async for payload in messages:
+                    answer = asyncio.ensure_future(self._answer(method, payload, context))
+                    await answers.put((payload, answer))
+            finally:
+                await answers.put(None)
 
         reading = asyncio.ensure_future(read())
+        self._reading.add(reading)
         try:
             while (entry := await answers.get()) is not None:
                 payload, answering = entry
                 answer = within_limit(await answering, self._max_message_bytes)
                 yield refusal(payload, answer) if isinstance(answer, Status) else answer
         finally:
+            self._reading.discard(reading)
             reading.cancel()
             while not answers.empty():
                 if (entry := answers.get_nowait()) is not None:
@@ -238,6 +248,8 @@ class GrpcioTransport:
         await asyncio.sleep(GOAWAY_SECONDS)
         self._let_go()
         self._health.end_watches()
+        for reading in self._reading:  # a stream has no end of its own either
+            reading.cancel()
         await asyncio.wait([stopping], timeout=max(0.0, end - self._loop.time() - TICK))
         left = self._open  # before what is left is cancelled, and seems to have given up
         await stopping
@@ -275,34 +287,6 @@ def _common_name(context: aio.ServicerContext) -> str:
     return names[0].decode("utf-8", "replace") if len(names) == 1 else ""
 
 
-class _Health(health.aio.HealthServicer):  # pyright: ignore[reportAttributeAccessIssue]
-    """grpcio's; a service that was removed is NOT_FOUND like one that never was, and a watch can be ended."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._ending = asyncio.Event()
-
-    def end_watches(self) -> None:
-        """Ends every Watch: it has no end of its own, and a server that stops waits for it."""
-        self._ending.set()
-
-    async def Check(self, request: health_pb2.HealthCheckRequest, context: aio.ServicerContext) -> Any:
-        response = await super().Check(request, context)
-        if response.status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"model {request.service!r} was removed")
-        return response
-
-    async def Watch(self, request: health_pb2.HealthCheckRequest, context: aio.ServicerContext) -> None:
-        watching = asyncio.ensure_future(super().Watch(request, context))
-        ending = asyncio.ensure_future(self._ending.wait())
-        try:
-            await asyncio.wait([watching, ending], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (watching, ending):
-                task.cancel()
-            await asyncio.wait([watching, ending])
-
-
 class _Methods(grpc.GenericRpcHandler):
     def __init__(self, handlers: dict[str, grpc.RpcMethodHandler]) -> None:
         self._handlers = handlers
@@ -311,29 +295,17 @@ class _Methods(grpc.GenericRpcHandler):
         return self._handlers.get(handler_call_details.method)
 
 
-def refuse_taken_socket(target: str) -> None:
-    """Raises EnvironmentUnfit for a unix socket in use: binding it would leave the other server deaf."""
-    if target.startswith("unix:") and _is_listened_to(target.removeprefix("unix:")):
-        raise EnvironmentUnfit(f"--grpc-socket {target}: another server listens there; choose another")
-
-
-def within_limit(answer: bytes | Status, max_message_bytes: int) -> bytes | Status:
-    """The answer, or the status that says that it is too large to send."""
-    if isinstance(answer, Status) or len(answer) <= max_message_bytes:
-        return answer
-    return Status(
-        Code.RESOURCE_EXHAUSTED,
-        f"the response has {len(answer)} bytes, over the server's --max-message-bytes {max_message_bytes}; "
-        "ask for fewer rows or outputs, or raise it",
-    )
-
-
-def _is_listened_to(path: str) -> bool:
-    """Whether a process accepts on the socket; one that a killed server left behind refuses."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(path)
-        except OSError:
-            return False
-    return True
+def _connection_options(connections: ConnectionSettings) -> list[tuple[str, int]]:
+    options = [
+        ("grpc.keepalive_time_ms", int(connections.keepalive * 1e3)),
+        ("grpc.keepalive_timeout_ms", int(connections.keepalive_timeout * 1e3)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # A client may ask as often: grpcio's own limit of five minutes closes its connection for that.
+        ("grpc.http2.min_ping_interval_without_data_ms", int(connections.keepalive * 1e3 / 2)),
+    ]
+    if connections.max_age:
+        options += [
+            ("grpc.max_connection_age_ms", int(connections.max_age * 1e3)),
+            ("grpc.max_connection_age_grace_ms", int(connections.age_grace * 1e3)),
+        ]
+    return options

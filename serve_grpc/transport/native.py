@@ -18,15 +18,18 @@ from pathlib import Path
 from pygrpc_native import EVENT_CANCEL, NativeGrpcFront
 
 from serve_grpc.errors import Code, EnvironmentUnfit
-from serve_grpc.transport import Answer, Call, Drained, Receive, Refusal, Status
-from serve_grpc.transport.grpcio import GrpcioTransport, refuse_taken_socket, within_limit
+from serve_grpc.settings import ConnectionSettings
+from serve_grpc.transport import Answer, Call, Drained, Receive, Refusal, Status, within_limit
+from serve_grpc.transport.grpcio import GrpcioTransport
+from serve_grpc.transport.sockets import refuse_taken_socket
 
 # Of the runtime that does the HTTP/2 work: the interpreter is the bottleneck, and more threads only contend with it.
 IO_THREADS = 1
 # The front answers what it has accepted in its own time; closing it before that loses answers.
 FLUSH_TICK = 0.005
 LONGEST_DETAIL = 2000
-FALLBACK_STOP_SECONDS = 1.0
+# The one connection between the front and the server behind it.
+FOR_EVER = ConnectionSettings(max_age=0)
 
 
 class NativeTransport:
@@ -39,14 +42,22 @@ class NativeTransport:
     name = "native"
 
     def __init__(
-        self, target: str, methods: Iterable[str], streams: Mapping[str, Refusal], max_message_bytes: int
+        self,
+        target: str,
+        methods: Iterable[str],
+        streams: Mapping[str, Refusal],
+        max_message_bytes: int,
+        connections: ConnectionSettings,
     ) -> None:
         self._target = target
         self._paths = tuple(methods)
         self._max_message_bytes = max_message_bytes
+        self._connections = connections
         self._folder = Path(tempfile.mkdtemp(prefix="jaxport-"))
         self._fallback_socket = self._folder / "fallback.sock"
-        self._fallback = GrpcioTransport(f"unix:{self._fallback_socket}", (), streams, max_message_bytes)
+        self._fallback = GrpcioTransport(
+            f"unix:{self._fallback_socket}", (), streams, max_message_bytes, FOR_EVER
+        )
         self._fallback.also_reflect(self._paths)
         self._front: NativeGrpcFront  # from start() on: making one binds
         self._started = False
@@ -65,6 +76,8 @@ class NativeTransport:
                 io_threads=IO_THREADS,
                 call_details=True,  # deadlines and metadata
                 metrics=True,  # tells when every answer has left
+                keepalive_time_ms=int(self._connections.keepalive * 1e3),
+                keepalive_timeout_ms=int(self._connections.keepalive_timeout * 1e3),
             )
         except (OSError, ValueError) as error:
             self._fallback.stop()

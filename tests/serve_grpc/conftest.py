@@ -69,10 +69,25 @@ def slow_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session", params=["native", "grpcio"])
+def transport(request: pytest.FixtureRequest) -> str:
+    """Everything that uses it runs on both."""
+    return request.param
+
+
 @pytest.fixture(scope="session")
-def server(models: Path, cache: Path) -> Iterator[ServerProcess]:
+def server(models: Path, cache: Path, transport: str) -> Iterator[ServerProcess]:
     """A server that is ready, with small limits so that they can be met."""
-    flags = ("--max-batch", "16", "--max-message-bytes", "4MiB", "--cache-dir", str(cache))
+    flags = (
+        "--transport",
+        transport,
+        "--max-batch",
+        "16",
+        "--max-message-bytes",
+        "4MiB",
+        "--cache-dir",
+        str(cache),
+    )
     with ServerProcess(models, *flags) as process:
         yield process.ready()
         assert process.alive

@@ -100,8 +100,11 @@ def test_a_broken_model_does_not_keep_the_others_from_being_ready(
         assert server.wait() == 0
 
 
-def test_sigterm_under_load_answers_everything_that_was_accepted(models: Path, cache: Path) -> None:
-    with ServerProcess(models, "--cache-dir", str(cache), "--grace-seconds", "10") as server:
+def test_sigterm_under_load_answers_everything_that_was_accepted(
+    models: Path, cache: Path, transport: str
+) -> None:
+    flags = ("--transport", transport, "--cache-dir", str(cache), "--grace-seconds", "10")
+    with ServerProcess(models, *flags) as server:
         server.ready()
         outcomes: Counter[str] = Counter()
         wrong: list[int] = []

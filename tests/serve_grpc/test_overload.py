@@ -20,13 +20,13 @@ X = np.ones((1, 1), np.float32)
 
 @pytest.fixture(scope="module")
 def server(
-    slow_models: Path, models: Path, tmp_path_factory: pytest.TempPathFactory
+    slow_models: Path, models: Path, transport: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
     """A slow and a fast model, one row a batch, four rows waiting at most."""
     folder = tmp_path_factory.mktemp("both")
     shutil.copytree(slow_models / "slow", folder / "slow")
     shutil.copytree(models / "echo", folder / "echo")
-    with ServerProcess(folder, "--max-batch", "1", "--max-queue", "4") as process:
+    with ServerProcess(folder, "--transport", transport, "--max-batch", "1", "--max-queue", "4") as process:
         yield process.ready()
         assert process.alive
         assert process.metric("jaxport_compiles_after_ready_total") == 0
