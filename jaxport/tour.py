@@ -72,10 +72,10 @@ def run(*arguments: str) -> str:
 
 
 @contextlib.contextmanager
-def served(root: Path) -> Iterator[tuple[str, str]]:
+def served(root: Path, *flags: str) -> Iterator[tuple[str, str]]:
     """(gRPC address, HTTP address) of a server on free ports, which is stopped by SIGTERM at the end."""
     log = root / "serve.log"
-    arguments = ("serve", "--models", str(root / "models"), "--grpc-port", "0", "--http-port", "0")
+    arguments = ("serve", "--models", str(root / "models"), "--grpc-port", "0", "--http-port", "0", *flags)
     print(f"$ jaxport {' '.join(arguments)}", flush=True)
     with log.open("wb") as output:
         process = subprocess.Popen(_command(*arguments), stdout=output, stderr=output)
