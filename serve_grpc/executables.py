@@ -99,6 +99,13 @@ class StoredExecutables:
             future = self._loading.pop(name)
         return future.result()
 
+    def drop(self, manifest: Manifest) -> None:
+        """Frees what was expected of a version and not taken: by the next try the cache may have something else."""
+        names = {entry_name(manifest, one, self._max_batch) for one in manifest.signatures.values()}
+        with self._lock:
+            for name in names:
+                self._loading.pop(name, None)
+
     def forget(self) -> None:
         """Frees what was expected and not taken."""
         with self._lock:

@@ -99,6 +99,12 @@ class Loader:
         shared = like if like is not None and like.swap_key == bundle.swap_key else None
         if shared is None:
             self._stored.expect(bundle.manifest)
+        try:
+            return self._loaded(model, bundle, shared)
+        finally:
+            self._stored.drop(bundle.manifest)
+
+    def _loaded(self, model: str, bundle: Bundle, shared: LoadedVersion | None) -> LoadedVersion:
         weights = self._weights(bundle)
         infos: dict[str, SignatureInfo] = {}
         programs: dict[str, Program] = {}
@@ -114,10 +120,10 @@ class Loader:
             infos[name] = SignatureInfo(name, signature.inputs, signature.outputs, dict(seconds))
             log.info(
                 "loaded model=%s version=%s signature=%s buckets_ms=%s compiled=%s from=%s seconds=%.2f",
-                model, path.name, name, milliseconds(seconds), source == COMPILER, source,
+                model, bundle.path.name, name, milliseconds(seconds), source == COMPILER, source,
                 time.monotonic() - start,
             )  # fmt: skip
-        return self._assembled(model, int(path.name), bundle, infos, programs)
+        return self._assembled(model, int(bundle.path.name), bundle, infos, programs)
 
     def _weights(self, bundle: Bundle) -> Mapping[str, jax.Array]:
         """The weights on the device, while a second thread hashes every other file."""

@@ -314,3 +314,21 @@ def test_flags_that_only_report_are_no_part_of_the_key(tmp_path: Path) -> None:
     assert cache_key(device, {"XLA_FLAGS": str(tmp_path / "flags")}) == cache_key(device, fast)
     assert {"jax", "jaxlib", "platform_version", "cpu"} <= plain.facts.keys()
     assert plain.facts["device_kind"] == device.handle.device_kind
+
+
+def test_a_version_that_is_tried_again_finds_what_a_job_published_since(
+    cache: CompileCache, models: Path
+) -> None:
+    from converters.bundle import read_manifest
+    from serve_grpc.device import open_device
+    from serve_grpc.executables import Stored, StoredExecutables, entry_name
+
+    manifest = read_manifest(models / "mlp" / "1")
+    signature = manifest.signatures["predict"]
+    stored = StoredExecutables(open_device(), cache, 2)
+    stored.expect(manifest)
+    stored.drop(manifest)
+    cache.put(entry_name(manifest, signature, 2), Entry({}, {}))
+    assert stored.take(manifest, signature) == Stored({}, {})
+    cache.put(entry_name(manifest, signature, 2), Entry({1: b"no executable"}, {1: 1.0}))
+    assert stored.take(manifest, signature) is None
