@@ -82,7 +82,7 @@ class Batcher:
         self.urgent: deque[Work] = deque()
         self.queue: deque[Work] = deque()
         self.rows = 0  # waiting
-        self.running = 0  # batches on the device or being answered
+        self.running = self.rows_running = 0  # batches on the device or being answered, and their rows
         self.closed = False
         self.spent = 0.0  # device seconds, for a fair share: see Scheduler
         self.slowdown = 1.0  # seconds that a batch takes in this server, over what it takes alone
@@ -97,9 +97,9 @@ class Batcher:
         """A queue that is empty takes any request: its size is limited by --max-message-bytes, not here."""
         return not self.rows or self.rows + rows <= self.max_rows
 
-    def wait(self) -> float:
-        """Seconds that a request which comes now is likely to wait, at the pace of the last batches."""
-        return self.rows * self.choice.row_seconds * self.slowdown
+    def seconds_until(self, rows: int) -> float:
+        """Seconds in which a request of so many rows is likely to be answered, at the pace of the last batches."""
+        return (self.rows + self.rows_running + rows) * self.choice.row_seconds * self.slowdown
 
     def put(self, work: Work) -> None:
         """Queues a request."""
@@ -173,6 +173,7 @@ class Batcher:
     def done(self, batch: Batch) -> None:
         """A batch is answered: what it took tells how fast the queue moves."""
         self.running -= 1
+        self.rows_running -= batch.rows
         now = time.monotonic()
         if rows := batch.rows:
             since = batch.taken if self.busy_since is None else self.busy_since

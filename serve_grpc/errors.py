@@ -77,11 +77,11 @@ class NotOffered(RequestError):
 
 
 class QueueFull(RequestError):
-    """More rows wait than --max-queue allows, or for longer than --max-wait."""
+    """More rows wait than --max-queue allows, or the answer would come later than --max-latency."""
 
 
 class QueueTimeout(RequestError):
-    """The request waited for longer than its own timeout or --max-wait."""
+    """The request waited for longer than its own timeout or --max-latency."""
 
 
 class ResponseTooLarge(RequestError):

@@ -146,7 +146,7 @@ class Executor:
             (
                 batch.expired,
                 QueueTimeout(
-                    "the request waited in the queue for longer than its timeout or --max-wait allows"
+                    "the request waited in the queue for longer than its timeout or --max-latency allows"
                 ),
                 metrics.expired,
             ),

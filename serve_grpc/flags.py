@@ -106,9 +106,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="a batch that is not full waits so long for more (default: %(default)g)",
     )
     flag(
-        "--max-wait",
+        "--max-latency",
         type=float,
-        default=BatchSettings.max_wait * 1e3,
+        default=BatchSettings.max_latency * 1e3,
         metavar="MS",
         help="a request that would wait longer is refused (default: %(default)g)",
     )
@@ -157,7 +157,7 @@ def settings_from(flags: argparse.Namespace) -> ServeSettings:
             max_message_bytes=message_bytes(flags.max_message_bytes),
             tls=_tls(flags),
         ),
-        batch=BatchSettings(flags.max_batch, flags.max_queue, flags.max_delay / 1e3, flags.max_wait / 1e3),
+        batch=BatchSettings(flags.max_batch, flags.max_queue, flags.max_delay / 1e3, flags.max_latency / 1e3),
         drain=DrainSettings(flags.drain_delay, flags.grace_seconds),
         records=RecordSettings(
             flags.access_log, trace_endpoint(flags.trace_endpoint, os.environ), flags.trace_sample
@@ -243,7 +243,7 @@ def _check_ranges(flags: argparse.Namespace) -> None:
             )
     if not 0 <= flags.trace_sample <= 1:
         raise ConfigError(f"--trace-sample {flags.trace_sample} is no share; needed: 0 to 1")
-    for name in ("poll_seconds", "max_wait"):
+    for name in ("poll_seconds", "max_latency"):
         if not getattr(flags, name) > 0:
             raise ConfigError(
                 f"--{name.replace('_', '-')} {getattr(flags, name)} is too small; needed: more than 0"

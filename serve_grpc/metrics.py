@@ -130,7 +130,7 @@ class VersionMetrics:
 
     def __init__(self, metrics: Metrics, model: str, version: int, window_ends: str) -> None:
         self._metrics = metrics
-        self._model, self._version = model, version
+        self.model, self._version = model, version
         self._labels = (model, str(version))
         self._run_totals = metrics.run_totals(model, version)
         self._requests: dict[tuple[str, Code], Histogram] = {}
@@ -181,7 +181,7 @@ class VersionMetrics:
         if self._metrics.listeners:
             describe = self._metrics.describe
             requests = [describe(w.call, w.protocol, w.started, w.rows) for w in works]
-            self._metrics.tell(Ended(self._model, self._version, signature, code, reason, at, run, requests))
+            self._metrics.tell(Ended(self.model, self._version, signature, code, reason, at, run, requests))
 
     def refused(self, call: Call, protocol: str, signature: str, code: Code, reason: str) -> None:
         """A request was answered before it was queued."""
@@ -189,9 +189,7 @@ class VersionMetrics:
         self._request(protocol, code).observe(now - call.received)
         if self._metrics.listeners:
             requests = (self._metrics.describe(call, protocol),)
-            self._metrics.tell(
-                Ended(self._model, self._version, signature, code, reason, now, None, requests)
-            )
+            self._metrics.tell(Ended(self.model, self._version, signature, code, reason, now, None, requests))
 
     def watch_depth(self, signature: str, depth: Callable[[], int]) -> None:
         """Reports the rows that wait for a signature, read when asked."""

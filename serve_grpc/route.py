@@ -37,12 +37,12 @@ class Route:
 
 
 class Routes:
-    """Makes them. max_wait: seconds in the queue for requests that do not say."""
+    """Makes them. max_latency: seconds in the queue for requests that do not say."""
 
-    def __init__(self, serving: Serving, max_message_bytes: int, max_wait: float) -> None:
+    def __init__(self, serving: Serving, max_message_bytes: int, max_latency: float) -> None:
         self._serving = serving
         self._max_message_bytes = max_message_bytes
-        self._max_wait = max_wait
+        self._max_latency = max_latency
 
     def route(self, protocol: str, inference: Inference) -> tuple[Route, Sequence[Buffer]]:
         """Where the request goes, and the bytes of its inputs. Raises RequestError for whatever is wrong with it."""
@@ -57,7 +57,9 @@ class Routes:
         outputs = rules.chosen(inference.outputs)
         rules.check_response(rows, outputs, self._max_message_bytes)
         encode = _encoder(inference, version.info.version, rules, outputs, rows)
-        timeout = self._max_wait if inference.timeout is None else min(inference.timeout, self._max_wait)
+        timeout = (
+            self._max_latency if inference.timeout is None else min(inference.timeout, self._max_latency)
+        )
         urgent = inference.priority > 0
         return Route(live, version, batcher, protocol, rows, outputs, encode, urgent, timeout), data
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from serve_grpc.access import Access
 from serve_grpc.batcher import Batcher, Work
 from serve_grpc.catalog import Catalog
-from serve_grpc.errors import ExecutionFailed, NotLoaded, QueueFull, RequestError, status_of
+from serve_grpc.errors import STATUS, ExecutionFailed, NotLoaded, QueueFull, RequestError, status_of
 from serve_grpc.executor import Executor
 from serve_grpc.heads import Heads
 from serve_grpc.metrics import Metrics
@@ -190,49 +190,42 @@ class Router:
         requests: Mapping[int, Request],
         run_here: bool,
     ) -> None:
-        mine = False
         for _ in range(MOST_TRIES):
             if not works:
                 break
             refused, mine = self._scheduler.submit(works, run_here)
-            works = []
+            works = []  # those whose version was replaced since it was looked up: to the one that came after
             for batcher, work, refusal in refused:
-                request = requests.get(id(work.call)) or self._request(work.call)
-                if (
-                    refusal is Refusal.CLOSED
-                ):  # replaced since it was looked up: to the version that came after
-                    self._admit(request, works, answers)
+                if refusal is Refusal.CLOSED:
+                    self._admit(requests.get(id(work.call)) or self._request(work.call), works, answers)
                 else:
-                    answers.append(self._full(request, batcher, work, refusal))
+                    answers.append(self._full(batcher, work, refusal))
+            if answers:
+                respond(answers)
+                answers = []
             if mine:
-                break
-        for _, work in () if mine else works:
+                self._executor.run_here()
+        for _, work in works:
             error = NotLoaded("the version is being replaced; try again")
             answers.append(self._refuse(work.call, work.protocol, None, error))
         if answers:
             respond(answers)
-        if mine:
-            self._executor.run_here()
-            if works:
-                self._submit(works, [], requests, run_here)
 
-    def _full(self, request: Request, batcher: Batcher, work: Work, refusal: Refusal) -> Answer:
-        inference = request[2](self._catalog)
-        name = inference.model if isinstance(inference, Inference) else ""
-        metrics = batcher.program.metrics
+    def _full(self, batcher: Batcher, work: Work, refusal: Refusal) -> Answer:
+        runnable = batcher.program
+        metrics, signature = runnable.metrics, runnable.program.rules.signature
+        waiting = f"model {metrics.model!r} has {batcher.rows} rows waiting"
         if refusal is Refusal.FULL:
             metrics.full.inc()
-            error = QueueFull(
-                f"model {name!r} has {batcher.rows} rows waiting and {work.rows} more came; "
-                f"--max-queue allows {batcher.max_rows}; try again later"
-            )
+            reason = f"{waiting} and {work.rows} more came; --max-queue allows {batcher.max_rows}"
         else:
             metrics.slow.inc()
-            error = QueueFull(
-                f"model {name!r} has {batcher.rows} rows waiting, which takes about {batcher.wait():.2f} s; "
-                "--max-wait allows less; try again later"
-            )
-        return self._refuse(work.call, work.protocol, inference, error)
+            seconds = batcher.seconds_until(work.rows)
+            reason = f"{waiting}: this would be answered in about {seconds:.2f} s; --max-latency allows less"
+        code = STATUS[QueueFull]
+        reason += "; try again later"
+        metrics.refused(work.call, work.protocol, signature, code, reason)
+        return work.call, Status(code, reason)
 
     def _refuse(
         self, call: Call, protocol: str, inference: Inference | bytes | None, error: RequestError

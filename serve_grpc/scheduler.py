@@ -18,7 +18,7 @@ MOST_MINE = 8
 
 
 class Refusal(Enum):
-    """Why a request was not queued. full: --max-queue. slow: it would wait longer than --max-wait."""
+    """Why a request was not queued. full: --max-queue. slow: it would be answered later than --max-latency."""
 
     FULL = "full"
     SLOW = "slow"
@@ -38,11 +38,11 @@ class Scheduler:
     The queue that has had least of the device's time goes next. One that was idle does not save its share up. A batch
     is never longer than it pays while another queue has work, so that a slow model delays a fast one by one short batch.
 
-    max_wait: seconds; a request that would wait longer is refused. infinity: no limit.
+    max_latency: seconds; a request that would be answered later is refused. infinity: no limit.
     """
 
-    def __init__(self, max_wait: float = float("inf")) -> None:
-        self._max_wait = max_wait
+    def __init__(self, max_latency: float = float("inf")) -> None:
+        self._max_latency = max_latency
         self._changed = threading.Condition()
         self._ready: list[Batcher] = []
         self._seen: dict[Batcher, float] = {}  # when a queue last had work
@@ -123,7 +123,7 @@ class Scheduler:
             return Refusal.CLOSED
         if not batcher.admits(work.rows):
             return Refusal.FULL
-        if not work.urgent and batcher.wait() > self._max_wait:
+        if batcher.rows and not work.urgent and batcher.seconds_until(work.rows) > self._max_latency:
             return Refusal.SLOW
         return None
 
@@ -149,6 +149,7 @@ class Scheduler:
         if not batcher.waiting:
             ready.remove(batcher)
         batcher.running += 1
+        batcher.rows_running += batch.rows
         self._out += 1
         return batch
 

@@ -95,7 +95,7 @@ class Server:
         self._watch = CompileWatch(self._metrics)
         self._catalog = Catalog()
         self._serving = Serving(self._catalog)
-        self._scheduler = Scheduler(settings.batch.max_wait)
+        self._scheduler = Scheduler(settings.batch.max_latency)
         self._transport = open_transport(transport, listen, protocols, guard.certificates)
         self._why = transport.reason
         self._health = Health(self._transport.set_health)
@@ -107,7 +107,7 @@ class Server:
             self._scheduler,
             self._executor,
             self._metrics,
-            Routes(self._serving, listen.max_message_bytes, settings.batch.max_wait),
+            Routes(self._serving, listen.max_message_bytes, settings.batch.max_latency),
             guard.access,
         )
         self._access = guard.access

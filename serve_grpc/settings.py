@@ -65,13 +65,14 @@ class HttpSettings:
 class BatchSettings:
     """max_batch: rows of the largest bucket. max_queue: rows that may wait per model and signature.
 
-    max_delay: seconds that a batch which is not full waits for more. max_wait: seconds that a request may wait.
+    max_delay: seconds that a batch which is not full waits for more. max_latency: seconds in
+    which a request must be answered, else it is refused.
     """
 
     max_batch: int = 64
     max_queue: int = 4096
     max_delay: float = 0.0
-    max_wait: float = 10.0
+    max_latency: float = 10.0
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pygrpc_native import EVENT_CANCEL, NativeGrpcFront
 from serve_grpc.errors import Code, EnvironmentUnfit
 from serve_grpc.settings import ConnectionSettings
 from serve_grpc.transport import Answer, Call, Drained, Receive, Refusal, Status, within_limit
-from serve_grpc.transport.grpcio import GrpcioTransport
+from serve_grpc.transport.grpcio import MOST_METADATA, MOST_STREAMS, GrpcioTransport
 from serve_grpc.transport.sockets import refuse_taken_socket
 
 # Of the runtime that does the HTTP/2 work: the interpreter is the bottleneck, and more threads only contend with it.
@@ -76,6 +76,8 @@ class NativeTransport:
                 io_threads=IO_THREADS,
                 call_details=True,  # deadlines and metadata
                 metrics=True,  # tells when every answer has left
+                max_concurrent_streams=MOST_STREAMS,
+                max_metadata_size=MOST_METADATA,
                 keepalive_time_ms=int(self._connections.keepalive * 1e3),
                 keepalive_timeout_ms=int(self._connections.keepalive_timeout * 1e3),
             )

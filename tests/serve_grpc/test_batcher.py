@@ -164,13 +164,30 @@ def test_urgent_requests_go_first_and_among_themselves_in_order() -> None:
     assert take(scheduler).batcher is other
 
 
-def test_a_request_that_would_wait_too_long_is_refused_and_an_urgent_one_is_not() -> None:
-    scheduler = Scheduler(max_wait=5.0)
+def test_a_request_that_would_be_answered_too_late_is_refused_and_an_urgent_one_is_not() -> None:
+    scheduler = Scheduler(max_latency=5.0)
     queue = Batcher(None, FLAT, 1000)  # eight rows a second
-    assert submit(scheduler, queue, *[work(8) for _ in range(5)]) == []
-    assert submit(scheduler, queue, work(1)) == []
+    assert submit(scheduler, queue, work(100)) == [], "one that nothing stands before is taken"
+    batch = scheduler.take()
+    assert batch is not None
     assert submit(scheduler, queue, work(1)) == [Refusal.SLOW]
     assert submit(scheduler, queue, work(1, urgent=True)) == []
+    scheduler.done(batch)
+    small = Batcher(None, FLAT, 1000)
+    assert submit(scheduler, small, *[work(8) for _ in range(5)]) == []
+    assert submit(scheduler, small, work(1)) == [Refusal.SLOW]
+
+
+def test_what_the_last_batches_took_tells_how_long_the_next_will() -> None:
+    scheduler = Scheduler()
+    queue = Batcher(None, BucketChoice.of({1: 0.001, 2: 0.002}), 1000)
+    submit(scheduler, queue, *[work(1) for _ in range(60)])
+    for _ in range(20):
+        batch = scheduler.take()
+        assert batch is not None
+        time.sleep(0.01)  # five times as long as alone
+        scheduler.done(batch)
+    assert 0.05 < queue.seconds_until(0) < 0.5, "twenty rows of 5 ms, not of 1"
 
 
 def test_a_batch_that_is_not_full_waits_only_where_that_is_asked_for() -> None:

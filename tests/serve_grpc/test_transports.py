@@ -80,7 +80,7 @@ def test_b3_a_target_of_several_addresses(running: ServerProcess, transport: str
 
 def test_b4_what_was_accepted_is_sent_before_the_end(one_model: Path, cache: Path, transport: str) -> None:
     flags = ("--transport", transport, "--cache-dir", str(cache), "--max-batch", "4")
-    with ServerProcess(one_model, *flags, "--max-queue", "1000000", "--max-wait", "60000") as server:
+    with ServerProcess(one_model, *flags, "--max-queue", "1000000", "--max-latency", "60000") as server:
         server.ready()
         call = predict_call(server.channel)
         rows = np.ones((10_000, 4), np.float32)  # long enough to be running when the signal comes
