@@ -4,7 +4,7 @@ Messages: proto/jaxport/oip/inference.proto. What is spoken and what is refused:
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from google.protobuf.message import DecodeError
 
@@ -22,6 +22,7 @@ from serve_grpc.transport import Refusal, Status
 
 SERVICE = "inference.GRPCInferenceService"
 CARRIED = frozenset(DATATYPES)
+MOST_PIECES = 1024
 NOT_OFFERED = {
     "RepositoryModelLoad": "the models folder decides what is loaded: publish a version there",
     "RepositoryModelUnload": "the models folder decides what is loaded: remove the version there",
@@ -36,6 +37,10 @@ NOT_OFFERED = {
         "this server reads no shared memory: send raw_input_contents",
     ),
 }
+# Fields of a message may stand in any order, so that these bytes can be put before the others.
+FINAL = pb.ModelInferResponse(
+    parameters={"triton_final_response": pb.InferParameter(bool_param=True)}
+).SerializeToString()
 
 
 class OpenInference:
@@ -68,21 +73,20 @@ def infer_in_stream(payload: bytes, _: Catalog) -> Inference:
 
 def frame(
     id: str, model: str, version: int, outputs: Sequence[TensorInfo], shapes: Sequence[tuple[int, ...]]
-) -> list[bytes]:
+) -> Sequence[bytes]:
     """A ModelInferResponse around its raw contents."""
-    return _around(_response(id, model, version, outputs, shapes), outputs, shapes)
+    pieces = _pieces(model, version, tuple(outputs), tuple(shapes))
+    return (_id(id) + pieces[0], *pieces[1:]) if id else pieces
 
 
 def frame_in_stream(
     id: str, model: str, version: int, outputs: Sequence[TensorInfo], shapes: Sequence[tuple[int, ...]]
-) -> list[bytes]:
+) -> Sequence[bytes]:
     """A ModelStreamInferResponse. Every response is the only one of its request, and says so."""
-    response = _response(id, model, version, outputs, shapes)
-    response.parameters["triton_final_response"].bool_param = True
-    pieces = _around(response, outputs, shapes)
-    size = sum(map(len, pieces)) + sum(map(_size, outputs, shapes))
-    pieces[0] = delimited(pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER, size) + pieces[0]
-    return pieces
+    first, *others = frame(id, model, version, outputs, shapes)
+    first = FINAL + first
+    size = len(first) + sum(map(len, others)) + sum(map(_size, outputs, shapes))
+    return (delimited(pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER, size) + first, *others)
 
 
 def refused_in_stream(payload: bytes, status: Status) -> bytes:
@@ -151,25 +155,22 @@ def _refuse_options(request: pb.ModelInferRequest) -> None:
         refuse_tensor_options(f"input {tensor.name!r}", tensor.parameters)
 
 
-def _response(
-    id: str, model: str, version: int, outputs: Sequence[TensorInfo], shapes: Sequence[tuple[int, ...]]
-) -> pb.ModelInferResponse:
-    """Without contents."""
-    response = pb.ModelInferResponse(model_name=model, model_version=str(version), id=id)
-    add = response.outputs.add
+@lru_cache(MOST_PIECES)
+def _pieces(
+    model: str, version: int, outputs: tuple[TensorInfo, ...], shapes: tuple[tuple[int, ...], ...]
+) -> tuple[bytes, ...]:
+    """What a response has around its raw contents, but for the id: the same for many requests."""
+    response = pb.ModelInferResponse(model_name=model, model_version=str(version))
     for output, shape in zip(outputs, shapes, strict=True):
-        add(name=output.name, datatype=DATATYPES[output.dtype], shape=shape)
-    return response
+        response.outputs.add(name=output.name, datatype=DATATYPES[output.dtype], shape=shape)
+    raw = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
+    first, *others = (delimited(raw, size) for size in map(_size, outputs, shapes))
+    return (response.SerializeToString() + first, *others, b"")
 
 
-def _around(
-    response: pb.ModelInferResponse, outputs: Sequence[TensorInfo], shapes: Sequence[tuple[int, ...]]
-) -> list[bytes]:
-    pieces = [response.SerializeToString()]
-    for output, shape in zip(outputs, shapes, strict=True):
-        pieces[-1] += delimited(pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER, _size(output, shape))
-        pieces.append(b"")
-    return pieces
+def _id(id: str) -> bytes:
+    data = id.encode()
+    return delimited(pb.ModelInferResponse.ID_FIELD_NUMBER, len(data)) + data
 
 
 def _size(output: TensorInfo, shape: Sequence[int]) -> int:

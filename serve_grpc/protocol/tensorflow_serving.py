@@ -4,7 +4,7 @@ Messages: proto/jaxport/tfs/serving.proto. What is spoken and what is refused: d
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -25,6 +25,7 @@ PREDICT_METHOD = "tensorflow/serving/predict"
 # Clients look for this very name; the bytes in it are those of our own message of the same fields.
 SIGNATURE_DEF_MAP = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 FAILED_PRECONDITION = 9
+MOST_PIECES = 1024
 STATES = {
     LOADING: pb.ModelVersionStatus.LOADING,
     SERVING: pb.ModelVersionStatus.AVAILABLE,
@@ -92,8 +93,19 @@ def frame(
     version: int,
     outputs: Sequence[TensorInfo],
     shapes: Sequence[tuple[int, ...]],
-) -> list[bytes] | None:
+) -> Sequence[bytes] | None:
     """A PredictResponse around its tensors' bytes; None for integers, which are not on the wire as in memory."""
+    return _pieces(signature, model, version, tuple(outputs), tuple(shapes))
+
+
+@lru_cache(MOST_PIECES)
+def _pieces(
+    signature: str,
+    model: str,
+    version: int,
+    outputs: tuple[TensorInfo, ...],
+    shapes: tuple[tuple[int, ...], ...],
+) -> tuple[bytes, ...] | None:
     response = pb.PredictResponse()
     _fill(response.model_spec, model, version, signature)
     pieces = [response.SerializeToString()]
@@ -106,7 +118,7 @@ def frame(
         entry = delimited(1, len(name)) + name + delimited(2, len(head) + size) + head
         pieces[-1] += delimited(pb.PredictResponse.OUTPUTS_FIELD_NUMBER, len(entry) + size) + entry
         pieces.append(b"")
-    return pieces
+    return tuple(pieces)
 
 
 def get_model_metadata(payload: bytes, catalog: Catalog) -> bytes:
