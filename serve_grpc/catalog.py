@@ -17,13 +17,15 @@ LOADING, SERVING, DRAINING, FAILED = "LOADING", "SERVING", "DRAINING", "FAILED"
 class SignatureInfo:
     """inputs, outputs: "b" for the batch dimension, integers for fixed ones.
 
-    bucket_seconds: seconds of one run per bucket in use, measured at load.
+    bucket_seconds: seconds of one run per bucket in use, measured at load. golden_errors: per bucket, the worst error
+    of the goldens on this device as a share of what is allowed.
     """
 
     name: str
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     bucket_seconds: Mapping[int, float]
+    golden_errors: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def buckets(self) -> tuple[int, ...]:
@@ -36,7 +38,8 @@ class VersionInfo:
     """One version of a model and how it is doing; reason: why it failed, else empty.
 
     labels: those that requests may use for it now; the catalog fills them in. Every loaded version is SERVING;
-    which of them answers requests that name none is `Catalog.serving`.
+    which of them answers requests that name none is `Catalog.serving`. proven_at: seconds since the epoch when its
+    goldens were right on this device, 0 for never.
     """
 
     version: int
@@ -46,6 +49,7 @@ class VersionInfo:
     window_ends: str = ""
     usage: Mapping[str, str] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
+    proven_at: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,17 @@ class Metrics:
         trace = self.trace_of(call.metadata)
         return Request(call.method, protocol, call.peer, trace, call.received, started, rows)
 
+    def waiting(self) -> list[tuple[tuple[str, str, str], int]]:
+        """((model, version, signature), rows in its queue) of every loaded version."""
+        return [
+            (
+                (sample.labels["model"], sample.labels["version"], sample.labels["signature"]),
+                int(sample.value),
+            )
+            for family in self.queue_depth.collect()
+            for sample in family.samples
+        ]
+
     def tell(self, ended: Ended) -> None:
         """Passes on what ended to those who listen."""
         for listener in self.listeners:

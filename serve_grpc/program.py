@@ -36,7 +36,8 @@ class Program:
     """Runs padded batches. Used by one thread at a time: the buffers are reused.
 
     executables: bucket -> compiled (weights, {input: [bucket, ...]}) -> {output: [bucket, ...]}.
-    pad: input name -> the value of rows nobody asked for.
+    pad: input name -> the value of rows nobody asked for. golden_errors: bucket -> the worst error that its goldens
+    showed here, as a share of what is allowed.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Program:
         self.rules = rules
         self.weights = weights
         self.executables: dict[int, Any] = {}
+        self.golden_errors: dict[int, float] = {}
         self._pad = [pad.get(rule.name, 0) for rule in rules.inputs]
         self._names = [rule.name for rule in rules.inputs]
         self._dtypes = [rule.dtype for rule in rules.inputs]

@@ -25,7 +25,7 @@ def prove(
     threads: int = 1,
 ) -> None:
     """Every executable is run once, on as many goldens as it holds, padded and split as requests are; and every
-    golden is met by one of them. Raises GoldenMismatch.
+    golden is met by one of them. Raises GoldenMismatch. The worst errors are kept in `program.golden_errors`.
 
     threads: buckets run side by side. One run of a small model keeps one core busy.
     """
@@ -35,7 +35,8 @@ def prove(
     def check(bucket: int) -> None:
         for together in groups[bucket]:
             for golden, outputs in zip(together, _outputs(program, bucket, together), strict=True):
-                bundle.check_golden(signature, golden, outputs, platform)
+                error = bundle.check_golden(signature, golden, outputs, platform)
+                program.golden_errors[bucket] = max(error, program.golden_errors.get(bucket, 0.0))
 
     # The largest first, as the small ones fit beside it. Each bucket has its buffers and stays with one thread.
     buckets = sorted(groups, reverse=True)

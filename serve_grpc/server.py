@@ -10,12 +10,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http import HTTPStatus
+from functools import partial
 from pathlib import Path
 
-from prometheus_client import CONTENT_TYPE_LATEST
+import jax
 
-from serve_grpc import status_page
 from serve_grpc.cache import CompileCache
 from serve_grpc.cache_key import cache_key
 from serve_grpc.catalog import Catalog
@@ -23,18 +22,22 @@ from serve_grpc.compiles import CompileWatch
 from serve_grpc.device import Device, open_device
 from serve_grpc.errors import ConfigError
 from serve_grpc.executor import Executor
+from serve_grpc.gauges import CatalogGauges, DeviceMemory, device_memory
 from serve_grpc.guard import Guard, open_guard
 from serve_grpc.health import Health
-from serve_grpc.http import TEXT, HttpServer, Pages
+from serve_grpc.history import History
+from serve_grpc.http import HttpServer
 from serve_grpc.memory import Memory
 from serve_grpc.metrics import Metrics
+from serve_grpc.overview import Overview, ServerFacts
+from serve_grpc.pages import pages
 from serve_grpc.protocol import WireProtocol
 from serve_grpc.protocol.jaxport_v1 import JaxportV1
 from serve_grpc.protocol.open_inference import OpenInference
 from serve_grpc.protocol.tensorflow_serving import TensorflowServing
 from serve_grpc.records import Records
 from serve_grpc.repository import Repository
-from serve_grpc.rest import Page, Rest
+from serve_grpc.rest import Rest
 from serve_grpc.route import Routes
 from serve_grpc.router import Router
 from serve_grpc.scheduler import Scheduler
@@ -92,6 +95,7 @@ class Server:
             TensorflowServing(listen.max_message_bytes),
         ]
         self._records = Records(settings.records, self._metrics)
+        self._history = History(self._metrics)
         self._watch = CompileWatch(self._metrics)
         self._catalog = Catalog()
         self._serving = Serving(self._catalog)
@@ -127,8 +131,9 @@ class Server:
             settings.updates.unload_first,
         )
         http = HttpSettings(listen.http_port, listen.max_message_bytes)
+        shown = pages(self._health, self._metrics, self._overview(transport, device))
         self._http = HttpServer(
-            listen.host, http, self._pages(), Rest(self._router.admit, guard.access, guard.http_closed)
+            listen.host, http, shown, Rest(self._router.admit, guard.access, guard.http_closed)
         )
         self._addresses = ""
 
@@ -141,6 +146,7 @@ class Server:
         self._records.start()
         if self._access is not None:
             self._access.start()
+        self._history.start()
         self._executor.start()
         self._router.start(self._transport.receivers)
         self._repository.start(self._settings.repository.poll_seconds)
@@ -164,6 +170,7 @@ class Server:
         idle = self._repository.stop(0.0 if hurry else max(0.1, end - time.monotonic()))
         self._transport.stop()
         self._http.stop()
+        self._history.stop()
         accepted, unanswered = (sum(each) for each in zip(drained, by_http, strict=True))
         self._records.stop(max(0.1, min(MOST_RECORD_SECONDS, end - time.monotonic())))
         log.info("stopped accepted=%d unanswered=%d", accepted, unanswered)
@@ -184,22 +191,26 @@ class Server:
                 self._cache.folder, models, warm_command(self._settings),
             )  # fmt: skip
 
-    def _pages(self) -> Pages:
-        def readyz() -> Page:
-            if self._health.ready:
-                return Page(HTTPStatus.OK, TEXT, b"ready\n")
-            return Page(HTTPStatus.SERVICE_UNAVAILABLE, TEXT, b"not ready\n")
-
-        return {
-            "/": lambda: Page(
-                HTTPStatus.OK,
-                "text/html; charset=utf-8",
-                status_page.render(self._catalog, self._metrics, self._health.ready),
-            ),
-            "/metrics": lambda: Page(HTTPStatus.OK, CONTENT_TYPE_LATEST, self._metrics.text()),
-            "/healthz": lambda: Page(HTTPStatus.OK, TEXT, b"alive\n"),
-            "/readyz": readyz,
-        }
+    def _overview(self, transport: Choice, device: Device) -> Overview:
+        DeviceMemory(device.handle, self._metrics.registry)
+        CatalogGauges(self._catalog, self._metrics.registry)
+        facts = ServerFacts(
+            transport.name,
+            transport.reason,
+            device.platform,
+            device.handle.device_kind,
+            jax.__version__,
+            self._cache.folder,
+            time.time(),
+        )
+        return Overview(
+            facts,
+            self._catalog,
+            self._metrics,
+            self._history,
+            lambda: self._health.ready,
+            partial(device_memory, device.handle),
+        )
 
 
 def check_folder(models: Path) -> None:

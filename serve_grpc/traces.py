@@ -15,6 +15,7 @@ from typing import Any
 from serve_grpc.backlog import Backlog
 from serve_grpc.ended import Ended, Request
 from serve_grpc.errors import Code, ConfigError
+from serve_grpc.rest import HTTP_STATUS
 
 log = logging.getLogger(__name__)
 
@@ -227,11 +228,9 @@ def _described(ended: Ended, request: Request) -> tuple[str, dict[str, Any]]:
         facts["error.type"] = status
     if request.method.startswith("/v1/"):
         verb = "POST" if request.method.endswith(":predict") else "GET"
-        return f"{verb} {request.method}", {
-            "http.request.method": verb,
-            "http.route": request.method,
-            **facts,
-        }
+        facts |= {"http.request.method": verb, "http.route": request.method}
+        facts["http.response.status_code"] = HTTP_STATUS[ended.code]
+        return f"{verb} {request.method}", facts
     method = request.method.removeprefix("/")
     return method, {
         "rpc.system.name": "grpc",

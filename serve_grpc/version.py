@@ -117,7 +117,9 @@ class Loader:
                 seconds, source = self._fill(model, bundle, signature, program)
             else:
                 seconds, source = self._share(shared, bundle, signature, program), LIKE
-            infos[name] = SignatureInfo(name, signature.inputs, signature.outputs, dict(seconds))
+            infos[name] = SignatureInfo(
+                name, signature.inputs, signature.outputs, dict(seconds), dict(program.golden_errors)
+            )
             log.info(
                 "loaded model=%s version=%s signature=%s buckets_ms=%s compiled=%s from=%s seconds=%.2f",
                 model, bundle.path.name, name, milliseconds(seconds), source == COMPILER, source,
@@ -223,7 +225,12 @@ class Loader:
         for name, batcher in batchers.items():
             metrics.watch_depth(name, lambda batcher=batcher: batcher.rows)
         info = VersionInfo(
-            version, LOADING, "", tuple(infos.values()), manifest.window_ends, dict(manifest.usage)
+            version,
+            LOADING,
+            signatures=tuple(infos.values()),
+            window_ends=manifest.window_ends,
+            usage=dict(manifest.usage),
+            proven_at=time.time(),
         )
         return LoadedVersion(model, info, bundle.swap_key, batchers, programs, metrics)
 

@@ -22,7 +22,7 @@ def test_http_says_how_it_is(server: ServerProcess) -> None:
     assert server.get("/readyz") == (200, "ready\n")
     status, page = server.get("/")
     assert status == 200
-    for part in ("mlp", "tokens", "SERVING", "int32[b, 8]", "rows/s", "requests:"):
+    for part in ("mlp", "tokens", "SERVING", "int32[b, 8]", "rows/s", "golden"):
         assert part in page
     assert server.get("/nope")[0] == 404
 

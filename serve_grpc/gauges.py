@@ -1,0 +1,59 @@
+"""Series that are read from elsewhere when they are asked for: memory of the device, states and labels of versions."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from serve_grpc.catalog import Catalog
+
+# kind -> JAX's name for it.
+KINDS = {"in_use": "bytes_in_use", "peak": "peak_bytes_in_use", "limit": "bytes_limit"}
+
+
+def device_memory(handle: Any) -> dict[str, int]:
+    """Bytes of a jax.Device by kind: in_use, peak, limit. Empty for a CPU, which keeps no account."""
+    stats = handle.memory_stats() or {}
+    return {kind: int(stats[name]) for kind, name in KINDS.items() if name in stats}
+
+
+class DeviceMemory(Collector):
+    """jaxport_device_memory_bytes."""
+
+    def __init__(self, handle: Any, registry: CollectorRegistry) -> None:
+        self._handle = handle
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """Its series now."""
+        family = GaugeMetricFamily(
+            "jaxport_device_memory_bytes", "Memory of the device, where it keeps an account", labels=["kind"]
+        )
+        for kind, size in device_memory(self._handle).items():
+            family.add_metric([kind], size)
+        return [family]
+
+
+class CatalogGauges(Collector):
+    """jaxport_version_state and jaxport_label_version."""
+
+    def __init__(self, catalog: Catalog, registry: CollectorRegistry) -> None:
+        self._catalog = catalog
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """Their series now: a version that has gone has none."""
+        states = GaugeMetricFamily(
+            "jaxport_version_state", "1 for the state a version is in", labels=["model", "version", "state"]
+        )
+        labels = GaugeMetricFamily(
+            "jaxport_label_version", "The version that a label stands for", labels=["model", "label"]
+        )
+        for model, versions in self._catalog.models().items():
+            for info in versions:
+                states.add_metric([model, str(info.version), info.state], 1)
+            for label, version in sorted(self._catalog.choice(model).labels.items()):
+                labels.add_metric([model, label], version)
+        return [states, labels]
