@@ -1,12 +1,18 @@
 """Figures: what is counted, how it is shown, and what counting costs."""
 
 import math
+import re
 import threading
 
+import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
+from serve_grpc.catalog import SERVING, Catalog, Choice, VersionInfo
+from serve_grpc.gauges import CatalogGauges, DeviceMemory, device_memory
 from serve_grpc.histogram import Counts, HistogramFamily, added
+from tests.server_process import ROOT, ServerProcess, eventually
 
 BOUNDS = (0.5, 1, 2)
 
@@ -53,3 +59,48 @@ def test_quantiles_are_linear_within_a_bucket() -> None:
     assert math.isnan(Counts(BOUNDS, (0, 0, 0, 0), 0.0).quantile(0.5))
     assert added([]) is None
     assert added([counts, counts]) == Counts(BOUNDS, (20, 0, 20, 0), 40.0)
+
+
+def test_the_documented_series_are_those_there_are(server: ServerProcess) -> None:
+    server.predict("mlp", {"x": np.ones((1, 4), np.float32)})
+    eventually(lambda: server.metric("jaxport_device_seconds_count", model="mlp") >= 1, "a counted run")
+    rows = re.findall(
+        r"^\| `(jaxport_\w+)` \| (\w+) \|([\w, ]*)\|", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE
+    )
+    documented = {name: (kind, set(re.findall(r"\w+", labels))) for name, kind, labels in rows}
+    families = {
+        f"{family.name}_total" if family.type == "counter" else family.name: family
+        for family in text_string_to_metric_families(server.get("/metrics")[1])
+        if family.name.startswith("jaxport_")
+    }
+    assert documented.keys() == families.keys()
+    for name, family in families.items():
+        kind, labels = documented[name]
+        assert kind == family.type
+        for sample in family.samples:
+            assert sample.labels.keys() - {"le"} == labels, name
+    shed = re.findall(r"^\| `(\w+)` \| [A-Z_a-z ]+ \| ", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE)
+    assert {sample.labels["reason"] for sample in families["jaxport_shed_total"].samples} <= set(shed)
+
+
+def test_memory_states_and_labels_are_read_when_asked_for() -> None:
+    class Gpu:
+        def memory_stats(self) -> dict[str, int]:
+            return {"bytes_in_use": 5, "peak_bytes_in_use": 7, "bytes_limit": 9, "num_allocs": 1}
+
+    class Cpu:
+        def memory_stats(self) -> None:
+            return None
+
+    registry, catalog = CollectorRegistry(), Catalog()
+    DeviceMemory(Gpu(), registry)
+    CatalogGauges(catalog, registry)
+    catalog.put("m", VersionInfo(2, SERVING))
+    catalog.choose("m", Choice("latest 1", 2, {"stable": 2}))
+    value = registry.get_sample_value
+    assert value("jaxport_device_memory_bytes", {"kind": "peak"}) == 7
+    assert value("jaxport_version_state", {"model": "m", "version": "2", "state": "SERVING"}) == 1
+    assert value("jaxport_label_version", {"model": "m", "label": "stable"}) == 2
+    assert device_memory(Cpu()) == {}
+    catalog.remove("m", 2)
+    assert value("jaxport_version_state", {"model": "m", "version": "2", "state": "SERVING"}) is None
