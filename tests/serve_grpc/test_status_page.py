@@ -204,7 +204,7 @@ def test_a_server_shows_itself(server: ServerProcess) -> None:
     eventually(lambda: len(status(server)["traffic"]["rows_waiting"]) > 1, "two samples")
     found = status(server)
     assert found["server"]["ready"] is True
-    assert found["server"]["transport"]["name"] == "native"
+    assert f"transport={found['server']['transport']['name']} " in server.line("listening .*").group()
     assert found["server"]["resident_bytes"] > 1 << 20
     mlp = next(model for model in found["models"] if model["name"] == "mlp")["versions"][0]
     assert mlp["state"] == SERVING
