@@ -12,6 +12,7 @@ from converters.errors import BundleError, BundleNotFound, GoldenMismatch, Platf
 from converters.verify import verify
 from tests.converters.conftest import export_iris, iris_params
 from tests.converters.test_bundle import rewrite_manifest
+from tests.serve_grpc.bundles import export_every_dtype
 
 READER = ("__init__", "errors", "manifest", "golden", "bundle")
 ALONE = """
@@ -81,3 +82,8 @@ def test_bytes_with_a_right_digest_that_are_no_program_are_refused(iris_bundle: 
     rewrite_manifest(path, lambda m: m["files"].update({"programs/predict.jaxexport": digest}))
     with pytest.raises(BundleError):
         verify(path)
+
+
+def test_a_program_keeps_its_64_bit_dtypes(tmp_path: Path) -> None:
+    verdict = verify(export_every_dtype(tmp_path))
+    assert (verdict.goldens, verdict.worst_share) == (2, 0)
