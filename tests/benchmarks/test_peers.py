@@ -144,18 +144,18 @@ def test_the_open_protocol_is_raw_both_ways() -> None:
     assert (OPEN_GRPC.reply(model, answer.SerializeToString()) == model.expected).all()
 
 
-def window(rate: float, cpu: float) -> dict[str, float]:
+def window(rate: float, cpu: float) -> dict[str, Any]:
     return {
         "requests": 10,
         "requests_per_s": rate,
         "p50_ms": 1.0,
         "p99_ms": 2.0,
         "cpu_us": cpu,
-        "others": 0.0,
+        "others": {},
     }
 
 
-def entry(*windows: dict[str, float], failed: str | None = None) -> dict[str, Any]:
+def entry(*windows: dict[str, Any], failed: str | None = None) -> dict[str, Any]:
     return {"setting": {"max_batch": 64}, "sweep": [], "wire": "", "windows": list(windows), "failed": failed}
 
 

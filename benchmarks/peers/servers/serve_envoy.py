@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 TEMPLATE = Path(__file__).resolve().parent.parent / "envoy.yaml"
-SECONDS = 120.0
+SECONDS = 300.0
 
 
 def main() -> None:
