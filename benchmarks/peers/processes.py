@@ -12,6 +12,7 @@ from pathlib import Path
 
 TICK = os.sysconf("SC_CLK_TCK")
 PROC = Path("/proc")
+ENDED = ("Z", "X")
 END_SECONDS = 2.0
 
 
@@ -23,7 +24,7 @@ class NotStarted(Exception):
 class Stat:
     """What /proc/<pid>/stat says. seconds: user and system, with children that were waited for.
 
-    started: clock ticks from boot to its start; a number that was given again has another.
+    started: clock ticks from boot to its start; a number that was given again has another. state: one letter.
     """
 
     pid: int
@@ -31,7 +32,7 @@ class Stat:
     session: int
     seconds: float
     started: int
-    ended: bool  # waits for its parent to ask
+    state: str
 
 
 def read_stat(pid: int) -> Stat | None:
@@ -43,7 +44,7 @@ def read_stat(pid: int) -> Stat | None:
     # The name, in brackets, may hold anything; the rest is numbers. Fields as in proc(5), from 3 on.
     rest = text.rpartition(")")[2].split()
     ticks = sum(int(value) for value in rest[11:15])
-    return Stat(pid, int(rest[1]), int(rest[3]), ticks / TICK, int(rest[19]), rest[0] in "ZX")
+    return Stat(pid, int(rest[1]), int(rest[3]), ticks / TICK, int(rest[19]), rest[0])
 
 
 def tree(root: int) -> list[Stat]:
@@ -94,6 +95,7 @@ class Server:
 
     def stop(self, seconds: float = 5.0) -> None:
         """SIGTERM to the leader, then SIGKILL to what is left of the tree."""
+        self.resume()
         ours = tree(self.root)
         if self.alive():
             self._process.terminate()
@@ -102,11 +104,18 @@ class Server:
         ours += tree(self.root)
         # multiprocessing's tracker ends by itself, and takes shared memory and semaphores with it.
         trackers = [stat for stat in ours if b"resource_tracker" in _command_line(stat.pid)]
-        _kill([stat for stat in ours if stat not in trackers])
+        _signal([stat for stat in ours if stat not in trackers], signal.SIGKILL)
         _wait_for_end(trackers)
-        _kill(trackers)
+        _signal(trackers, signal.SIGKILL)
         _wait_for_end(ours)
         self._process.wait()
+
+    def pause(self) -> None:
+        """Freezes the tree: some servers turn over in a loop also when nobody asks."""
+        _signal(tree(self.root), signal.SIGSTOP)
+
+    def resume(self) -> None:
+        _signal(tree(self.root), signal.SIGCONT)
 
     def settle(self, seconds: float = 15.0) -> None:
         """Waits until the tree rests: requests that nobody waits for any more may still be worked on."""
@@ -122,13 +131,13 @@ class Server:
 
 def _runs(stat: Stat) -> bool:
     now = read_stat(stat.pid)
-    return now is not None and now.started == stat.started and not now.ended
+    return now is not None and now.started == stat.started and now.state not in ENDED
 
 
-def _kill(stats: Sequence[Stat]) -> None:
+def _signal(stats: Sequence[Stat], number: signal.Signals) -> None:
     for stat in filter(_runs, stats):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(stat.pid, signal.SIGKILL)
+            os.kill(stat.pid, number)
 
 
 def _wait_for_end(stats: Sequence[Stat]) -> None:

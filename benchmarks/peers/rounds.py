@@ -132,6 +132,9 @@ class Comparison:
             key = started.candidate.name, shown(started.setting)
             self._fail(key, fault, cells.values())
             running.pop(key).stop()
+        else:
+            started.server.settle()
+            started.server.pause()
 
     def _fail(self, key: tuple[str, str], fault: BaseException, cells: Iterable[dict[str, Any]]) -> None:
         name, setting = key
@@ -157,6 +160,7 @@ class Comparison:
             if entry["failed"]:
                 continue
             resting = [other for at, other in servers.items() if at != key]
+            servers[key].server.resume()
             try:
                 window = measure(servers[key], self._model, concurrency, cell["seconds"], resting)
             except FAULTS as fault:
@@ -165,5 +169,7 @@ class Comparison:
                 entry["windows"].append(asdict(window))
                 awake = ", ".join(f"{other} took {cores:.2f} cores" for other, cores in window.others.items())
                 rates.append(f"{name} {window.requests_per_s:,.0f}{f' (while {awake})' if awake else ''}")
+            finally:
+                servers[key].server.pause()
         title = f"{self._model.name}, {concurrency} in flight, round {number + 1}: "
         self._console.print(title + ", ".join(rates), markup=False, highlight=False)

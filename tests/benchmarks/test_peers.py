@@ -100,9 +100,13 @@ def test_the_cpu_of_a_tree_is_counted_and_the_tree_is_ended(tmp_path: Path) -> N
         pids = {stat.pid for stat in tree(server.root)}
         assert len(pids) == 2
         assert 0.7 < cpu_seconds(server.root) < 3
+        server.pause()
+        assert {stat.state for stat in tree(server.root)} == {"T"}
+        server.resume()
+        assert "T" not in {stat.state for stat in tree(server.root)}
     finally:
         server.stop()
-    assert all((stat := read_stat(pid)) is None or stat.ended for pid in pids)
+    assert all((stat := read_stat(pid)) is None or stat.state == "Z" for pid in pids)
 
 
 def test_a_server_that_ends_says_why(tmp_path: Path) -> None:
