@@ -1,7 +1,9 @@
 """Lets a version in: what it takes is predicted first; where it must be, the version it replaces goes before."""
 
+import contextlib
 import logging
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from converters.bundle import open_bundle, read_manifest
@@ -12,6 +14,10 @@ from serve_grpc.swap import Swapper
 from serve_grpc.version import LoadedVersion, Loader
 
 log = logging.getLogger(__name__)
+
+# Seconds that a load keeps the interpreter from threads that answer. Half a millisecond instead cost a thread that takes
+# the lock five times in a row 2.5 ms instead of 1.7 (p90, beside loads of the 4-64-64-3 MLP on 2 cores).
+TURN_SECONDS = 0.0001
 
 
 class PutBack(LoadRefused):
@@ -55,7 +61,8 @@ class Admission:
         """Without a compile where another version has the same program."""
         key = read_manifest(path).swap_key
         same = next((version for version in like.values() if version.swap_key == key), None)
-        loaded = self._loader.load(model, path, same)
+        with _short_turns():
+            loaded = self._loader.load(model, path, same)
         self._memory.learn(loaded)
         return loaded
 
@@ -96,3 +103,13 @@ class Admission:
         if failed:
             return f"version {', '.join(map(str, failed))} could not be loaded again"
         return f"version {', '.join(map(str, replaced))} was loaded again"
+
+
+@contextlib.contextmanager
+def _short_turns() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, TURN_SECONDS))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

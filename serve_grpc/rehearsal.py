@@ -14,6 +14,8 @@ from serve_grpc.program import Program, bytes_of
 # A bucket is timed until it has run this long or this often, whichever comes first, and a few times in any case.
 TIMED_SECONDS = 0.1
 LEAST_TIMED_RUNS, MOST_TIMED_RUNS = 2, 50
+# Beside requests the device is theirs for as long again after each few runs.
+BURST_SECONDS = 0.01
 
 
 def prove(
@@ -91,17 +93,21 @@ def _run(program: Program, bucket: int, works: Sequence[Work], start: int) -> li
     return [output[:rows].copy() for output in program.run(bucket, slices)]
 
 
-def time_all(program: Program, golden: Golden, seconds: dict[int, float]) -> None:
+def time_all(
+    program: Program, golden: Golden, seconds: dict[int, float], beside_requests: bool = False
+) -> None:
     """Times every bucket in turn and keeps each one's fastest: a busy moment of the machine judges none of them.
 
     seconds: bucket -> seconds of one run, updated; a bucket that is not in it yet is set up first.
+    beside_requests: half of the time is left to them.
     """
     for bucket in program.executables:
         before = seconds.get(bucket, float("inf"))
-        seconds[bucket] = min(before, _seconds(program, bucket, golden, new=bucket not in seconds))
+        new = bucket not in seconds
+        seconds[bucket] = min(before, _seconds(program, bucket, golden, new=new, pause=beside_requests))
 
 
-def _seconds(program: Program, bucket: int, golden: Golden, *, new: bool) -> float:
+def _seconds(program: Program, bucket: int, golden: Golden, *, new: bool, pause: bool) -> float:
     """The fastest of a few runs of a full bucket: what else the machine does only ever adds."""
     work = _work(program, golden, bucket)
     # Two halves, so that assembling is a part of the cost as it is for requests.
@@ -109,12 +115,15 @@ def _seconds(program: Program, bucket: int, golden: Golden, *, new: bool) -> flo
     slices = [(work, 0, half), (work, half, bucket)] if half else [(work, 0, bucket)]
     if new:
         program.run(bucket, slices)  # the first run of an executable also sets it up
-    best, spent, runs = float("inf"), 0.0, 0
+    best, spent, runs, burst = float("inf"), 0.0, 0, 0.0
     while runs < LEAST_TIMED_RUNS or (spent < TIMED_SECONDS and runs < MOST_TIMED_RUNS):
         start = time.perf_counter()
         program.run(bucket, slices)
         took = time.perf_counter() - start
-        best, spent, runs = min(best, took), spent + took, runs + 1
+        best, spent, runs, burst = min(best, took), spent + took, runs + 1, burst + took
+        if pause and burst > BURST_SECONDS:
+            time.sleep(burst)
+            burst = 0.0
     return best
 
 

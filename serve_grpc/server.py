@@ -1,6 +1,7 @@
 """The server: startup, main loop, shutdown, in that order."""
 
 import faulthandler
+import gc
 import logging
 import os
 import queue
@@ -180,6 +181,8 @@ class Server:
 
     def _on_ready(self) -> None:
         self._watch.ready = True
+        # What was imported and loaded stays: a full collection that walks it holds every thread for 100 ms.
+        gc.freeze()
         self._health.set_ready()
         self._loader.end_look_ahead()
         compiled = self._loader.compiled

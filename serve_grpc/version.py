@@ -70,6 +70,7 @@ class Loader:
         self._stored = StoredExecutables(device, cache, batch.max_batch)
         self._publish = publish
         self._threads = 1
+        self._beside_requests = False
         self.compiled: Counter[str] = Counter()
 
     def look_ahead(self, models: Path) -> None:
@@ -86,6 +87,7 @@ class Loader:
     def end_look_ahead(self) -> None:
         """From now on there are requests to answer. Frees what was read back and not needed."""
         self._threads = 1
+        self._beside_requests = True
         self._stored.forget()
 
     def load(self, model: str, path: Path, like: LoadedVersion | None) -> LoadedVersion:
@@ -191,11 +193,11 @@ class Loader:
         seconds: dict[int, float] = {}
         for bucket in candidates(self._batch.max_batch):
             program.add(bucket, compile_bucket(bucket))
-            time_all(program, golden, seconds)
+            time_all(program, golden, seconds, self._beside_requests)
             if not still_climbing(seconds):
                 break
         for _ in range(LAST_ROUNDS if self._publish is None else LAST_ROUNDS_TO_PUBLISH):
-            time_all(program, golden, seconds)
+            time_all(program, golden, seconds, self._beside_requests)
         return seconds
 
     def _prove(self, bundle: Bundle, signature: Signature, program: Program) -> None:
