@@ -80,6 +80,18 @@ def export_models(models: Path) -> None:
     )
 
 
+def request_of(model: str) -> bytes:
+    """A Predict of one row for either model."""
+    if model == "mlp":
+        tensor = array_to_tensor("x", np.zeros((1, 4), np.float32))
+    else:
+        specs = get_preset(model).predict_signature.inputs
+        [(name, (dtype, shape))] = specs.items()
+        sizes = [int(size) for size in shape.split(",")[1:]]
+        tensor = array_to_tensor(name, np.zeros((1, *sizes), dtype))
+    return wire.PredictRequest(model=model, inputs=[tensor]).SerializeToString()
+
+
 def in_process_rows_per_s(program: Program, bucket: int, seconds: float) -> float:
     """The executable called in a loop by this process: from numpy to numpy."""
     inputs = {rule.name: np.zeros((bucket, *rule.tail), rule.dtype) for rule in program.rules.inputs}
