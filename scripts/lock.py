@@ -15,8 +15,8 @@ LOCKS = {
     "train-cuda12": ("train", "cuda12"),
     "export-cpu": ("export",),
     "export-cuda12": ("export", "cuda12"),
-    "serve-cpu": ("serve",),
-    "serve-cuda12": ("serve", "cuda12"),
+    "serve-cpu": ("serve", "native"),
+    "serve-cuda12": ("serve", "native", "cuda12"),
 }
 # tensorflow-serving-api asks for tensorflow where tensorflow-cpu is installed in its place.
 ELSEWHERE = "python_version < '3.14' and (sys_platform != 'linux' or platform_machine != 'x86_64')"
