@@ -19,11 +19,10 @@ FLIPPED = bytes(255 - i for i in range(256))
 
 @dataclass(slots=True, eq=False)
 class Head:
-    """What a payload begins with, and the request that it makes. route: the router's own."""
+    """What a payload begins with, and the request that it makes."""
 
     head: bytes
     inference: Inference
-    route: Any = None
 
 
 class Heads:

@@ -7,21 +7,18 @@ import numpy as np
 
 from serve_grpc.batcher import Batcher, Buffer, Work
 from serve_grpc.protocol import Inference
-from serve_grpc.serving import Live, Serving
+from serve_grpc.serving import Serving
 from serve_grpc.transport import Call
 from serve_grpc.validate import SignatureRules
-from serve_grpc.version import LoadedVersion
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
-    """Good for as long as `live` is what the model answers with.
+    """Good for as long as the model answers with the same versions.
 
     rows: of the request that it was made for. timeout: seconds in the queue.
     """
 
-    live: Live
-    version: LoadedVersion
     batcher: Batcher
     protocol: str
     rows: int
@@ -46,7 +43,6 @@ class Routes:
 
     def route(self, protocol: str, inference: Inference) -> tuple[Route, Sequence[Buffer]]:
         """Where the request goes, and the bytes of its inputs. Raises RequestError for whatever is wrong with it."""
-        live = self._serving.live(inference.model)
         version, batcher = self._serving.find(
             inference.model, inference.version, inference.signature, inference.label
         )
@@ -61,7 +57,7 @@ class Routes:
             self._max_latency if inference.timeout is None else min(inference.timeout, self._max_latency)
         )
         urgent = inference.priority > 0
-        return Route(live, version, batcher, protocol, rows, outputs, encode, urgent, timeout), data
+        return Route(batcher, protocol, rows, outputs, encode, urgent, timeout), data
 
 
 def _encoder(

@@ -11,12 +11,12 @@ from serve_grpc.batcher import Batcher, Work
 from serve_grpc.catalog import Catalog
 from serve_grpc.errors import STATUS, ExecutionFailed, NotLoaded, QueueFull, RequestError, status_of
 from serve_grpc.executor import Executor
-from serve_grpc.heads import Heads
+from serve_grpc.heads import Head, Heads
 from serve_grpc.metrics import Metrics
 from serve_grpc.protocol import Inference, Method, Read, WireProtocol
 from serve_grpc.route import Route, Routes
 from serve_grpc.scheduler import Refusal, Scheduler
-from serve_grpc.serving import Serving
+from serve_grpc.serving import Live, Serving
 from serve_grpc.transport import Answer, Call, Receive, Status, respond
 
 log = logging.getLogger(__name__)
@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 MOST_CALLS = 64
 # How often an idle receiver looks whether it should end.
 WAKE_SECONDS = 0.2
+# Of requests that come again and again, kept for each model.
+MOST_ROUTES = 4096
 # Times that a request is sent on because its version was replaced between look-up and queue.
 MOST_TRIES = 5
 
@@ -114,21 +116,29 @@ class Router:
         for call in calls:
             payload = call.payload
             heads = by_method[call.method]
-            head = heads.find(payload)
+            head, current = heads.find(payload), None
             if head is not None:
-                route = head.route
+                current = live(head.inference.model)
+                route = current.known.get(head)
                 if self._access is not None and not self._may(self._access, call, head.inference.model):
                     route = None  # to be refused as any other
-                if route is not None and route.live is live(head.inference.model):
+                if route is not None:
                     work = route.work(call, (memoryview(payload)[len(head.head) :],))
                     works.append((route.batcher, work))
                     continue
             found = self._admit(self._request(call), works, answers)
-            if head is not None:
-                head.route = found[1] if found else None
+            if head is not None and current is not None:
+                if found is not None and live(head.inference.model) is current:
+                    self._keep(current, head, found[1])
             elif found is not None:
                 self._learn(heads, payload, *found)
         self._submit(works, answers, {}, run_here=True)
+
+    @staticmethod
+    def _keep(live: Live, head: Head, route: Route) -> None:
+        if len(live.known) >= MOST_ROUTES:
+            live.known.clear()
+        live.known[head] = route
 
     def _learn(self, heads: Heads, payload: bytes, inference: Inference, route: Route) -> None:
         rules = route.batcher.program.program.rules

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from serve_grpc.batcher import Batcher
 from serve_grpc.catalog import SERVING, Catalog
@@ -17,11 +18,14 @@ class Live:
     """What one model answers with. Never changed, only replaced: a request sees one consistent choice.
 
     default: for requests that name no version; None while there is none. labels: label -> one of `versions`.
+    known: what the router found out of requests that come again and again; here, so that it goes with the versions
+    that it holds.
     """
 
     default: LoadedVersion | None = None
     versions: Mapping[int, LoadedVersion] = field(default_factory=dict)
     labels: Mapping[str, LoadedVersion] = field(default_factory=dict)
+    known: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, routes: Routes, versions: Mapping[int, LoadedVersion]) -> "Live":
