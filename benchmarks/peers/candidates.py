@@ -1,7 +1,9 @@
 """Who is compared, how each is started, and the settings that each is tried with."""
 
+import shutil
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,15 +88,17 @@ CANDIDATES: Sequence[Candidate] = (
 
 @dataclass(frozen=True)
 class Started:
-    """A running server and where it is asked."""
+    """A running server and where it is asked. scratch: the folder for its sockets and workspaces."""
 
     candidate: Candidate
     setting: Setting
     port: int
     server: Server
+    scratch: Path
 
     def stop(self) -> None:
         self.server.stop()
+        shutil.rmtree(self.scratch, ignore_errors=True)
         if self.candidate.leftovers:
             for path in Path("/").glob(self.candidate.leftovers.format(root=self.server.root)):
                 path.unlink(missing_ok=True)
@@ -106,7 +110,11 @@ def start(candidate: Candidate, setting: Setting, model: Served, python: Path | 
     command, word = _command(candidate, setting, model, port, python)
     words = [candidate.name, model.name, *(f"{value:g}" for value in setting.values())]
     log = root / "logs" / f"{'-'.join(words).replace(' ', '-')}.log"
+    scratch = Path(tempfile.mkdtemp(prefix="peers-"))  # a short path: sockets have 107 bytes
     env = {
+        "TMPDIR": str(scratch),
+        "BENTOML_HOME": str(scratch),
+        "BENTOML_DO_NOT_TRACK": "True",
         "JAX_PLATFORMS": "cpu",
         # Everyone compiles the same programs; the second start reads them.
         "JAX_COMPILATION_CACHE_DIR": str(root / "compiled"),
@@ -116,7 +124,8 @@ def start(candidate: Candidate, setting: Setting, model: Served, python: Path | 
         "LD_LIBRARY_PATH": sysconfig.get_config_var("LIBDIR"),
     }
     folder = ROOT if candidate.ours else SERVERS
-    return Started(candidate, setting, port, Server(command, log, word=word, folder=folder, env=env))
+    server = Server(command, log, word=word, folder=folder, env=env)
+    return Started(candidate, setting, port, server, scratch)
 
 
 def _command(

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from program import Program, announce, arguments
 
-# Its workspaces hold sockets: a short path.
+# Its workspaces would be left in the home folder.
 os.environ["PYTRITON_HOME"] = str(Path(tempfile.gettempdir()) / "peers-pytriton")
 
 from pytriton.decorators import batch
