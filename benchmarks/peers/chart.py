@@ -19,7 +19,7 @@ def draw(cells: Mapping[str, Mapping[str, Any]], model: str, path: Path) -> None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    matplotlib.rcParams["svg.hashsalt"] = model
+    matplotlib.rcParams.update({"svg.hashsalt": model, "svg.fonttype": "none"})
     figure, axes = pyplot.subplots(len(cells), 2, squeeze=False, figsize=(10, 1.2 + 3.4 * len(cells)))
     for line, (concurrency, cell) in zip(axes, cells.items(), strict=True):
         names = sorted(

@@ -79,10 +79,10 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that count, thousands grouped."""
+    """Two or three digits that count, thousands grouped."""
     if value >= 100:
         return f"{value:,.0f}"
-    return f"{value:.3g}" if value >= 1 else f"{value:.3f}"
+    return f"{value:.3g}" if value >= 1 else f"{value:.3f}" if value >= 0.1 else f"{value:.2g}"
 
 
 def show(result: Mapping[str, Any], console: Console) -> None:
