@@ -75,7 +75,7 @@ CANDIDATES: Sequence[Candidate] = (
     ),
     Candidate(
         "bentoml", RAW_HTTP, "serve_bentoml.py", ("bentoml==1.4.40",),
-        [{"max_batch": size, "latency_ms": ms} for size, ms in ((64, 1000), (64, 50), (8, 1000))],
+        [{"max_batch": size, "latency_ms": ms} for size, ms in ((64, 20000), (64, 50), (8, 20000))],
     ),
     Candidate(
         "FastAPI", RAW_HTTP, "serve_fastapi.py", ("fastapi", "uvicorn", "uvloop", "httptools"),
