@@ -14,6 +14,8 @@ from serve_grpc.protocol import Inference
 # Heads remembered, and of those the most that share a length.
 MOST_HEADS = 1024
 MOST_OF_A_LENGTH = 8
+# Bytes of a head: what is remembered of a million strange requests must not add up. Real ones have about a hundred.
+LONGEST_HEAD = 4096
 FLIPPED = bytes(255 - i for i in range(256))
 
 
@@ -48,15 +50,18 @@ class Heads:
         data = bytes(inference.inputs[0].data)
         if not data or not payload.endswith(data):
             return
-        head = payload[: len(payload) - len(data)]
         length = len(payload)
+        if length - len(data) > LONGEST_HEAD:
+            return
+        head = payload[: length - len(data)]
         if self._candidates.get(length) != head:
             if len(self._candidates) > MOST_HEADS:
                 self._candidates.clear()
             self._candidates[length] = head
             return
         if self._is_head(head, data, inference):
-            self._add(length, Head(head, inference))
+            inputs = [inference.inputs[0]._replace(data=b"")]  # not kept: it may have megabytes
+            self._add(length, Head(head, inference._replace(inputs=inputs)))
 
     def _is_head(self, head: bytes, data: bytes, inference: Inference) -> bool:
         """Whether other bytes after `head` change the data and nothing else."""

@@ -28,6 +28,8 @@ WAKE_SECONDS = 0.2
 MOST_ROUTES = 4096
 # Times that a request is sent on because its version was replaced between look-up and queue.
 MOST_TRIES = 5
+# A reason names what came, and a name that came may have megabytes.
+LONGEST_REASON = 2000
 
 # (call, protocol, what reads it)
 Request = tuple[Call, str, Read]
@@ -128,7 +130,7 @@ class Router:
                     continue
             found = self._admit(self._request(call), works, answers)
             if head is not None and current is not None:
-                if found is not None and live(head.inference.model) is current:
+                if found is not None and live(head.inference.model) is current and self._takes_any_bytes(*found):
                     self._keep(current, head, found[1])
             elif found is not None:
                 self._learn(heads, payload, *found)
@@ -141,9 +143,13 @@ class Router:
         live.known[head] = route
 
     def _learn(self, heads: Heads, payload: bytes, inference: Inference, route: Route) -> None:
-        rules = route.batcher.program.program.rules
-        if rules.takes_any_bytes(inference.inputs):
+        if self._takes_any_bytes(inference, route):
             heads.learn(payload, inference)
+
+    @staticmethod
+    def _takes_any_bytes(inference: Inference, route: Route) -> bool:
+        """Asked of every new route: another version may want the same request's data narrowed, or checked."""
+        return route.batcher.program.program.rules.takes_any_bytes(inference.inputs)
 
     def _request(self, call: Call) -> Request:
         protocol, method = self._methods[call.method]
@@ -240,7 +246,7 @@ class Router:
     def _refuse(
         self, call: Call, protocol: str, inference: Inference | bytes | None, error: RequestError
     ) -> Answer:
-        code, reason = status_of(error), str(error)
+        code, reason = status_of(error), str(error)[:LONGEST_REASON]
         asked = inference if isinstance(inference, Inference) else None
         live = self._serving.get(asked.model) if asked else None
         if live is not None and asked is not None:

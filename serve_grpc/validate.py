@@ -11,6 +11,7 @@ from converters.manifest import TensorInfo
 from serve_grpc.batcher import Buffer
 from serve_grpc.errors import InvalidRequest, ResponseTooLarge
 from serve_grpc.protocol import GivenTensor
+from serve_grpc.protocol.shapes import shown
 
 INT32 = np.dtype(np.int32)
 BOOL = np.dtype(np.bool_)
@@ -128,7 +129,7 @@ def _checked(rule: InputRule, tensor: GivenTensor) -> tuple[Buffer, int]:
         dtype = _convertible(rule, tensor)
     if len(shape) != len(rule.tail) + 1 or shape[1:] != rule.tail:
         raise InvalidRequest(
-            f"input {rule.name!r} has shape {list(shape)}; needed: [{', '.join(('b', *map(str, rule.tail)))}]"
+            f"input {rule.name!r} has shape {shown(shape)}; needed: [{', '.join(('b', *map(str, rule.tail)))}]"
         )
     if shape[0] < 1:
         raise InvalidRequest(f"input {rule.name!r} has a batch of {shape[0]}; needed: at least 1")

@@ -6,6 +6,7 @@ as it takes. Large ones are therefore handled in pieces, with a chance for other
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NoReturn
@@ -33,8 +34,7 @@ CONSTANTS = {"Infinity": INFINITY, "-Infinity": MINUS_INFINITY, "NaN": float("na
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         raise InvalidRequest(f"the body has the key {twice[:80]!r} twice in one object; needed: once")
     return made
 

@@ -15,6 +15,8 @@ from serve_grpc.protocol.open_inference_types import DATATYPES
 from serve_grpc.serving import DEFAULT_SIGNATURE
 
 PLATFORM = "jax_export"
+# Digits of the largest version there can be; Python reads no integer of thousands.
+LONGEST_VERSION = 19
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "schedule_policy", "statistics")
 STATES = {SERVING: "READY", LOADING: "LOADING", DRAINING: "UNLOADING", FAILED: "UNAVAILABLE"}
 
@@ -68,6 +70,10 @@ def version_of(text: str) -> tuple[int, str]:
         return 0, ""
     if not text.isdecimal():
         return 0, text
+    if len(text) > LONGEST_VERSION:
+        raise NotFound(
+            f"model version {text[:LONGEST_VERSION]!r}... has {len(text)} digits; none has so many"
+        )
     number = int(text)
     if not number:
         raise NotFound(

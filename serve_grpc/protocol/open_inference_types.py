@@ -1,6 +1,5 @@
 """The names that the Open Inference Protocol has for dtypes, and the contents that are not raw."""
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +7,7 @@ import numpy as np
 from jaxport.wire import open_inference_pb2 as pb
 from serve_grpc.errors import InvalidRequest
 from serve_grpc.protocol.narrowed import narrowed
+from serve_grpc.protocol.shapes import elements
 
 # datatype -> numpy's name; the configuration says TYPE_ and the datatype.
 DTYPES = {
@@ -76,10 +76,9 @@ def typed_contents(tensor: pb.ModelInferRequest.InputTensor) -> bytes:
     if given - {field.name}:
         other = ", ".join(sorted(given - {field.name}))
         raise InvalidRequest(f"{what} is {tensor.datatype} and came with {other}; needed: {field.name}")
-    values = np.array(getattr(tensor.contents, field.name), field.wide)
-    shape = tuple(tensor.shape)
-    if any(size < 0 for size in shape) or len(values) != math.prod(shape):
+    values = getattr(tensor.contents, field.name)
+    if len(values) != elements(what, tensor.shape):
         raise InvalidRequest(
-            f"{what} has {len(values)} elements in {field.name}; needed: as many as shape {list(shape)} has"
+            f"{what} has {len(values)} elements in {field.name}; needed: as many as shape {list(tensor.shape)} has"
         )
-    return narrowed(what, values, dtype).tobytes()
+    return narrowed(what, np.array(values, field.wide), dtype).tobytes()

@@ -1,6 +1,5 @@
 """TensorFlow's TensorProto <-> raw bytes of a numpy dtype (proto/jaxport/tfs/serving.proto)."""
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ from serve_grpc.errors import InvalidRequest
 from serve_grpc.protocol import GivenTensor, row_major_bytes
 from serve_grpc.protocol.messages import delimited
 from serve_grpc.protocol.narrowed import narrowed
+from serve_grpc.protocol.shapes import elements
 
 
 class Kind(NamedTuple):
@@ -104,12 +104,10 @@ def _values(name: str, tensor: pb.Tensor, dtype: str, sizes: Sequence[int], max_
     """The typed values as bytes. The last one is repeated until the shape is full, as TensorFlow does."""
     kind = KINDS[dtype]
     data = _read(name, tensor, dtype, kind)
-    count, size = math.prod(sizes), ITEM_BYTES[dtype]
-    if len(data) == count * size and min(sizes, default=1) >= 0:
-        return data
     what = f"input {name!r}"
-    if any(each < 0 for each in sizes):
-        raise InvalidRequest(f"{what} has shape {list(sizes)}; sizes may not be negative")
+    count, size = elements(what, sizes), ITEM_BYTES[dtype]
+    if len(data) == count * size:
+        return data
     if not data or len(data) > count * size or len(data) % size:
         came = ", ".join(f.name for f, _ in tensor.ListFields() if f.name.endswith("_val")) or "none"
         raise InvalidRequest(
@@ -118,8 +116,8 @@ def _values(name: str, tensor: pb.Tensor, dtype: str, sizes: Sequence[int], max_
         )
     if count * size > max_bytes:
         raise InvalidRequest(
-            f"{what} of {dtype} {list(sizes)} has {count * size} bytes once it is filled; needed: at most "
-            f"--max-message-bytes {max_bytes}"
+            f"{what} of {dtype} {list(sizes)} has {count * size} bytes once it is filled; needed: with "
+            f"the inputs before it at most --max-message-bytes, which leaves {max(max_bytes, 0)}"
         )
     return data + data[-size:] * (count - len(data) // size)
 

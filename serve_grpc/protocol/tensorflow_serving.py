@@ -12,7 +12,7 @@ from converters.manifest import TensorInfo
 from jaxport.wire import tensorflow_serving_pb2 as pb
 from serve_grpc.catalog import DRAINING, FAILED, LOADING, SERVING, Catalog, SignatureInfo, VersionInfo
 from serve_grpc.errors import InvalidRequest, NotFound, NotLoaded, NotOffered
-from serve_grpc.protocol import Inference, Method, row_major_bytes
+from serve_grpc.protocol import GivenTensor, Inference, Method, row_major_bytes
 from serve_grpc.protocol.messages import delimited, parsed
 from serve_grpc.protocol.tensor_proto import CARRIED, frame_tensor, given, type_of, write
 from serve_grpc.serving import DEFAULT_SIGNATURE
@@ -67,13 +67,22 @@ def predict(max_message_bytes: int, payload: bytes, _: Catalog) -> Inference:
         spec.name,
         version,
         "" if signature == SERVING_DEFAULT else signature,
-        [given(name, tensor, max_message_bytes) for name, tensor in request.inputs.items()],
+        _inputs(request, max_message_bytes),
         tuple(request.output_filter),
         partial(encode, signature or SERVING_DEFAULT),
         label,
         dtypes=CARRIED,
         frame=partial(frame, signature or SERVING_DEFAULT),
     )
+
+
+def _inputs(request: pb.PredictRequest, max_bytes: int) -> list[GivenTensor]:
+    """max_bytes: of all inputs together, else a few values that are repeated could fill the memory."""
+    inputs = []
+    for name, tensor in request.inputs.items():
+        inputs.append(given(name, tensor, max_bytes))
+        max_bytes -= len(inputs[-1].data)
+    return inputs
 
 
 def encode(
