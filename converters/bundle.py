@@ -27,6 +27,9 @@ MANIFEST_DIGEST = "manifest.json.sha256"
 WEIGHTS = "weights"
 CHUNK = 1 << 20
 MOST_THREADS = 8
+# Parsing keeps the interpreter, and whoever reads may be serving.
+MOST_MANIFEST_BYTES = 32 * 1024**2
+MOST_DIGEST_BYTES = 1024
 LARGEST_VERSION = 2**63 - 1  # the wire's int64
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -154,7 +157,7 @@ class Bundle:
         digest = self.manifest.files.get(name)
         if digest is None:
             raise BundleError(f"{self.path / name}: not in the manifest")
-        data = _read(self.path / name)
+        data = _read(self.path / name, digest.bytes)
         if len(data) != digest.bytes or hashlib.sha256(data).hexdigest() != digest.sha256:
             raise _altered(self.path / name, len(data), digest.bytes)
         return data
@@ -182,7 +185,7 @@ class Bundle:
     def _check_file(self, name: str) -> None:
         path, wanted = self.path / name, self.manifest.files[name]
         digest, size = hashlib.sha256(), 0
-        _require_file(path)
+        _require_size(path, wanted.bytes)
         try:
             with path.open("rb") as file:
                 while chunk := file.read(CHUNK):
@@ -216,8 +219,8 @@ def read_manifest(path: Path | str) -> Manifest:
         versions = ", ".join(map(str, list_versions(path)))
         hint = f"; its versions are {versions}" if versions else ""
         raise BundleNotFound(f"{path}: holds no {MANIFEST}{hint}")
-    data = _read(path / MANIFEST)
-    wanted = _read(path / MANIFEST_DIGEST).decode("ascii", "replace")
+    data = _read_up_to(path / MANIFEST, MOST_MANIFEST_BYTES)
+    wanted = _read_up_to(path / MANIFEST_DIGEST, MOST_DIGEST_BYTES).decode("ascii", "replace")
     if wanted != digest_line(data):
         raise BundleError(f"{path / MANIFEST}: does not match {MANIFEST_DIGEST}; one of the two was altered")
     return parse_manifest(data, str(path / MANIFEST))
@@ -271,12 +274,32 @@ def _check_against_manifest(
                 )
 
 
-def _read(path: Path) -> bytes:
+def _size(path: Path) -> int:
     _require_file(path)
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise BundleError(f"{path}: {error.strerror or error}") from None
+
+
+def _require_size(path: Path, wanted: int) -> None:
+    """Before a byte of it is read: a sparse file may claim more than there is memory or time for."""
+    if (size := _size(path)) != wanted:
+        raise _altered(path, size, wanted)
+
+
+def _read(path: Path, wanted: int) -> bytes:
+    _require_size(path, wanted)
     try:
         return path.read_bytes()
     except OSError as error:
         raise BundleError(f"{path}: {error.strerror or error}") from None
+
+
+def _read_up_to(path: Path, most: int) -> bytes:
+    if (size := _size(path)) > most:
+        raise BundleError(f"{path}: has {size} bytes; needed: at most {most}")
+    return _read(path, size)
 
 
 def _altered(path: Path, size: int, wanted: int) -> BundleError:

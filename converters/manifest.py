@@ -6,6 +6,7 @@ this module is the only one that knows their JSON.
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import date
@@ -14,6 +15,9 @@ from typing import Any
 from converters.errors import BundleError
 
 SCHEMA_VERSION = 1
+# Those of numpy's arrays; and what one size of them may be.
+MOST_DIMENSIONS = 64
+LARGEST_SIZE = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -148,18 +152,43 @@ def _manifest(raw: dict[str, Any]) -> Manifest:
     if not fields["platforms"] or not raw["signatures"]:
         raise ValueError("platforms and signatures may not be empty")
     fields["signatures"] = {name: _signature(value) for name, value in raw["signatures"].items()}
-    fields["weights"] = tuple(WeightSpec(**{**w, "shape": tuple(w["shape"])}) for w in raw["weights"])
+    fields["weights"] = tuple(WeightSpec(**{**w, "shape": _sizes(w["shape"], int)}) for w in raw["weights"])
     fields["tolerances"] = {
-        platform: {output: Tolerance(**value) for output, value in outputs.items()}
+        platform: {output: _tolerance(**value) for output, value in outputs.items()}
         for platform, outputs in raw["tolerances"].items()
     }
     fields["files"] = {name: FileDigest(**value) for name, value in raw["files"].items()}
+    for name, text in fields["usage"].items():
+        if not isinstance(text, str):
+            raise ValueError(f"usage {name!r} is no text")
     return Manifest(**fields)
 
 
 def _signature(raw: dict[str, Any]) -> Signature:
     tensors = {
-        key: tuple(TensorInfo(t["name"], t["dtype"], tuple(t["shape"])) for t in raw[key])
+        key: tuple(TensorInfo(t["name"], t["dtype"], _sizes(t["shape"], int | str)) for t in raw[key])
         for key in ("inputs", "outputs")
     }
     return Signature(**{**raw, **tensors, "constraints": tuple(raw["constraints"])})
+
+
+def _sizes(shape: Any, kind: Any) -> tuple[Any, ...]:
+    """The sizes of a shape, which are checked before anything multiplies them."""
+    sizes = tuple(shape)
+    if len(sizes) > MOST_DIMENSIONS:
+        raise ValueError(f"a shape has {len(sizes)} dimensions, more than {MOST_DIMENSIONS}")
+    for size in sizes:
+        if not isinstance(size, kind) or isinstance(size, bool):
+            raise ValueError(f"the size {str(size)[:40]!r} in a shape")
+        if isinstance(size, int) and not 0 <= size <= LARGEST_SIZE:
+            raise ValueError(f"the size {str(size)[:40]} in a shape")
+    return sizes
+
+
+def _tolerance(**raw: float) -> Tolerance:
+    """What allows everything, infinity or no number, would let any answer pass."""
+    tolerance = Tolerance(**raw)
+    for number in (tolerance.atol, tolerance.rtol):
+        if isinstance(number, bool) or not (math.isfinite(number) and number >= 0):
+            raise ValueError(f"the tolerance {number!r}")
+    return tolerance

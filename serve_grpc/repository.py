@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 # Attribute caches of network volumes lag: a model is gone when it was missing this often in a row.
 POLLS_UNTIL_GONE = 2
+LONGEST_REASON = 1000
 
 
 class Repository:
@@ -194,7 +195,7 @@ class Repository:
             log.warning("vanished model=%s version=%d while it was loaded", model, version)
             self._catalog.remove(model, version)
             return
-        reason = str(error).partition("\n")[0] or type(error).__name__
+        reason = _one_line(error)
         news = self._refusals.add(model, version, seen, reason, retry=not isinstance(error, PutBack))
         self._catalog.put(model, VersionInfo(version, FAILED, reason))
         if self._serving.get(model) is None:
@@ -235,3 +236,9 @@ class Repository:
         if what != self._unreadable:
             log.warning("cannot read %s; what is loaded keeps serving", what)
             self._unreadable = what
+
+
+def _one_line(error: Exception) -> str:
+    """Of text that any protocol and page can carry: a manifest may have said anything, in any length."""
+    text = str(error)[:LONGEST_REASON].partition("\n")[0] or type(error).__name__
+    return text.encode("utf-8", "backslashreplace").decode()

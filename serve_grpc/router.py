@@ -130,7 +130,11 @@ class Router:
                     continue
             found = self._admit(self._request(call), works, answers)
             if head is not None and current is not None:
-                if found is not None and live(head.inference.model) is current and self._takes_any_bytes(*found):
+                if (
+                    found is not None
+                    and live(head.inference.model) is current
+                    and self._takes_any_bytes(*found)
+                ):
                     self._keep(current, head, found[1])
             elif found is not None:
                 self._learn(heads, payload, *found)
