@@ -48,6 +48,7 @@ class ServerProcess:
             [*command, "--poll-seconds", "0.2", "--drain-delay", "0", *flags],
             stderr=subprocess.PIPE,
             text=True,
+            errors="backslashreplace",  # grpcio repeats in its log what came
             cwd=ROOT,
             env={**os.environ, "JAX_PLATFORMS": "cpu"},
         )
@@ -100,6 +101,10 @@ class ServerProcess:
 
     def wait(self, timeout: float = 30) -> int:
         return self._process.wait(timeout)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def alive(self) -> bool:

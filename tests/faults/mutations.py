@@ -163,7 +163,7 @@ def main() -> int:
 
             with tempfile.TemporaryDirectory() as folder:
                 codes = run(Path(folder), asked.transport, asked.count, asked.seed)
-    except Wrong as error:
+    except AssertionError as error:
         print(error, file=sys.stderr)
         return 1
     print(f"{codes.total()} requests in {time.monotonic() - started:.0f} s, seed {asked.seed}: {dict(codes)}")
