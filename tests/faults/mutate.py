@@ -135,13 +135,13 @@ def json_values(random: Random, payload: bytes, other: bytes) -> bytes:
     """A number, a list, a key or a bracket of a document becomes something else."""
     text = payload.decode("latin-1")
     places = [at for at, letter in enumerate(text) if letter in '0123456789[{"tf,:']
+    if not places:
+        return blind(random, payload, other)
     if random.random() < 0.5:  # the document stays one
         places = [at for at in places if text[at].isdigit() and text[at - 1] in " ["] or places
         at = random.choice(places)
         value = random.choice(("0", "1", "-1", "2.5", "1e3", "7e-3", "255", "256", "true", "NaN", "[1]"))
         return (text[:at] + value + text[at + 1 :]).encode("latin-1")
-    if not places:
-        return blind(random, payload, other)
     at = random.choice(places)
     return (text[:at] + random.choice(TOKENS) + text[at + random.randint(0, 3) :]).encode("latin-1")
 
