@@ -101,6 +101,13 @@ class Batcher:
         """Seconds in which a request of so many rows is likely to be answered, at the pace of the last batches."""
         return (self.rows + self.rows_running + rows) * self.choice.row_seconds * self.slowdown
 
+    def limit(self, max_latency: float) -> int:
+        """Rows up to which any request is taken without a closer look; -1 when there are none."""
+        if self.closed:
+            return -1
+        in_time = max_latency / (self.choice.row_seconds * self.slowdown)
+        return int(min(self.max_rows, in_time - self.rows_running))
+
     def put(self, work: Work) -> None:
         """Queues a request."""
         (self.urgent if work.urgent else self.queue).append(work)

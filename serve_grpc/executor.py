@@ -23,7 +23,7 @@ from serve_grpc.errors import (
 from serve_grpc.metrics import VersionMetrics
 from serve_grpc.program import Program, bytes_of
 from serve_grpc.scheduler import Scheduler
-from serve_grpc.transport import Status, respond
+from serve_grpc.transport import Answer, Status, respond
 
 log = logging.getLogger(__name__)
 
@@ -106,11 +106,10 @@ class Executor:
         except Exception as error:  # whatever a program raises, the server and its other models live on
             self._fail(batch, runnable, error)
             return None
-        waited = []
-        for work, start, _ in batch.slices:
-            if start == 0:
-                work.started = started
-                waited.append(started - work.call.received)
+        if runnable.metrics.listened:
+            for work, start, _ in batch.slices:
+                work.started = work.started if start else started
+        waited = [started - work.call.received for work, start, _ in batch.slices if not start]
         runnable.metrics.launched(waited, launched - started)
         return Running(batch, runnable, rows, bucket, started, launched, outputs)
 
@@ -119,19 +118,16 @@ class Executor:
         try:
             arrays = runnable.program.fetch(outputs)
             fetched = time.monotonic()
-            answers = _answers(
-                batch.slices, [bytes_of(array) for array in arrays], runnable.program.rules.output_row_bytes
-            )
+            data = [bytes_of(array) for array in arrays]
+            works, answers = _answers(batch.slices, data, runnable.program.rules.output_row_bytes)
         except Exception as error:  # the device reports a failed run here
             self._fail(batch, runnable, error)
             return
-        respond([(work.call, payload) for work, payload in answers])
+        respond(answers)
         answered = time.monotonic()
-        for work, _ in answers:
-            work.answered = True
         signature = runnable.program.rules.signature
         run = Run(signature, rows, bucket, started, launched, fetched, answered)
-        runnable.metrics.ended([work for work, _ in answers], signature, Code.OK, answered, run)
+        runnable.metrics.ended(works, signature, Code.OK, answered, run)
         self._scheduler.done(batch)
         runnable.metrics.ran(run)
 
@@ -178,20 +174,28 @@ class Executor:
 
 def _answers(
     slices: Sequence[Slice], outputs: Sequence[memoryview], row_bytes: Sequence[int]
-) -> list[tuple[Work, bytes]]:
-    """The responses of every request whose last rows these are; pieces of the others are kept with them."""
-    answers: list[tuple[Work, bytes]] = []
+) -> tuple[list[Work], list[Answer]]:
+    """Every request whose last rows these are, and its answer; pieces of the others are kept with them."""
+    works: list[Work] = []
+    answers: list[Answer] = []
+    single = (outputs[0], row_bytes[0]) if len(outputs) == 1 else None
     at = 0
     for work, start, stop in slices:
         end = at + stop - start
-        data = [outputs[i][at * row_bytes[i] : end * row_bytes[i]] for i in work.outputs]
+        if single is not None:
+            output, size = single
+            data = [output[at * size : end * size]]
+        else:
+            data = [outputs[i][at * row_bytes[i] : end * row_bytes[i]] for i in work.outputs]
         at = end
-        if stop - start == work.rows:
-            answers.append((work, work.encode(data)))
-        elif not work.answered:  # an earlier piece may have failed
+        if stop - start != work.rows:
+            if work.answered:  # an earlier piece failed
+                continue
             work.parts = work.parts or []
             work.parts.append([bytes(part) for part in data])  # the buffers are filled anew
-            if stop == work.rows:
-                joined = [b"".join(parts) for parts in zip(*work.parts, strict=True)]
-                answers.append((work, work.encode(joined)))
-    return answers
+            if stop != work.rows:
+                continue
+            data = [b"".join(parts) for parts in zip(*work.parts, strict=True)]
+        works.append(work)
+        answers.append((work.call, work.encode(data)))
+    return works, answers

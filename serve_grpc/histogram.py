@@ -5,7 +5,7 @@ request do. Here a batch of observations is one call, one lock and a bisection f
 """
 
 import threading
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -59,10 +59,26 @@ class Histogram:
     def observe_all(self, values: Sequence[float]) -> None:
         """Many observations for the price of one lock."""
         bounds, counts = self._bounds, self._counts
+        if len(values) > len(bounds):
+            self._observe_many(sorted(values))
+            return
         with self._lock:
             for value in values:
                 counts[bisect_left(bounds, value)] += 1
             self._sum += sum(values)
+
+    def _observe_many(self, ordered: Sequence[float]) -> None:
+        """A search for each bound instead of one for each value."""
+        counts, below = self._counts, 0
+        with self._lock:
+            for at, bound in enumerate(self._bounds):
+                upto = bisect_right(ordered, bound, below)
+                counts[at] += upto - below
+                below = upto
+                if below == len(ordered):
+                    break
+            counts[-1] += len(ordered) - below
+            self._sum += sum(ordered)
 
     def read(self) -> Counts:
         """What was observed until now."""

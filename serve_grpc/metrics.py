@@ -160,6 +160,11 @@ class VersionMetrics:
         end = _midnight(window_ends)
         metrics.window_seconds.labels(*self._labels).set_function(lambda: end - time.time())
 
+    @property
+    def listened(self) -> bool:
+        """Whether anybody is told of requests that end."""
+        return bool(self._metrics.listeners)
+
     def launched(self, waited: Sequence[float], assembling: float) -> None:
         """A batch went to the device. waited: seconds in the queue, of each request that is new in it."""
         self._queue.observe_all(waited)
@@ -184,10 +189,8 @@ class VersionMetrics:
         reason: str = "",
     ) -> None:
         """Requests that left the queue were answered together at time.monotonic() `at`. run: their last one."""
-        seconds: dict[str, list[float]] = {}
-        for work in works:
-            seconds.setdefault(work.protocol, []).append(at - work.call.received)
-        for protocol, values in seconds.items():
+        for protocol in {work.protocol for work in works}:
+            values = [at - work.call.received for work in works if work.protocol == protocol]
             self._request(protocol, code).observe_all(values)
         if self._metrics.listeners:
             describe = self._metrics.describe

@@ -55,12 +55,16 @@ class Scheduler:
     def submit(self, works: Sequence[tuple[Batcher, Work]], run_here: bool = False) -> Submitted:
         """Queues requests, one hand-over for all. run_here: the caller would run short batches itself."""
         refused = []
+        before, limit = None, 0
         with self._changed:
             for batcher, work in works:
-                refusal = self._refusal(batcher, work)
-                if refusal is not None:
-                    refused.append((batcher, work, refusal))
-                    continue
+                if batcher is not before:
+                    before, limit = batcher, batcher.limit(self._max_latency)
+                if batcher.rows + work.rows > limit:
+                    refusal = self._refusal(batcher, work)
+                    if refusal is not None:
+                        refused.append((batcher, work, refusal))
+                        continue
                 if not (batcher.queue or batcher.urgent):
                     batcher.spent = max(batcher.spent, self._clock)
                     self._ready.append(batcher)

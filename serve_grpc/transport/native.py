@@ -102,14 +102,19 @@ class NativeTransport:
     def respond(self, answers: Sequence[Answer]) -> None:
         """Hands each answer to the front; one whose caller has gone is dropped there."""
         front = self._front
+        take, send, limit = self._open.pop, front.respond, self._max_message_bytes
         for call, answer in answers:
-            if self._open.pop(call.handle, None) is None:
+            handle = call.handle
+            if take(handle, None) is None:
                 continue
-            answer = within_limit(answer, self._max_message_bytes)
+            if type(answer) is bytes and len(answer) <= limit:
+                send(handle, answer)
+                continue
+            answer = within_limit(answer, limit)
             if isinstance(answer, Status):
-                front.fail(call.handle, answer.code, answer.message[:LONGEST_DETAIL])
+                front.fail(handle, answer.code, answer.message[:LONGEST_DETAIL])
             else:
-                front.respond(call.handle, answer)
+                send(handle, answer)
 
     def set_health(self, service: str, serving: bool | None) -> None:
         """What Check and Watch say; None makes the service unknown."""
@@ -142,17 +147,23 @@ class NativeTransport:
                 time.sleep(timeout)  # closed
             return calls
         now = time.monotonic()
-        opened = self._open
+        opened, paths, limit = self._open, self._paths, self._max_message_bytes
+        draining = self._draining.is_set()
         for kind, call_id, method_id, payload, _, details in events:
             if kind == EVENT_CANCEL or payload is None or details is None:
                 if (call := opened.get(call_id)) is not None:
                     call.cancelled = True
                 continue
             metadata, peer, remaining = details
-            deadline = None if remaining is None else now + remaining
-            if self._refused(call_id, payload, remaining):
+            if remaining is None:
+                deadline = None
+                look = len(payload) > limit or draining
+            else:
+                deadline = now + remaining
+                look = remaining <= 0 or len(payload) > limit or draining
+            if look and self._refused(call_id, payload, remaining):
                 continue
-            call = Call(self._paths[method_id], payload, deadline, now, call_id, self, metadata, peer=peer)
+            call = Call(paths[method_id], payload, deadline, now, call_id, self, metadata, False, peer)
             opened[call_id] = call
             calls.append(call)
         self._accepted += len(calls)
