@@ -229,7 +229,7 @@ REFUSED = {
     "one value for a terabyte": (
         asking("echo", {"x": tensor(pb.DT_FLOAT, [2**40, 2], float_val=floats(1))}),
         INVALID,
-        ["'x'", str(2**43), f"--max-message-bytes {LIMIT}"],
+        ["'x'", str(2**43), f"--max-message-bytes, which leaves {LIMIT}"],
     ),
     "bool of 2": (
         asking("mixed", {"h": content(H), "keep": tensor(pb.DT_BOOL, [2], bool_val=[b"\1\2"])}),
