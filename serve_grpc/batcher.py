@@ -17,6 +17,11 @@ Buffer = bytes | memoryview
 
 # A run this short is done on the thread that received it: waking another thread takes about as long.
 QUICK_SECONDS = 0.0005
+# How much the newest batch of a busy queue says of its pace, and an idle one forgets of it.
+NEWEST_SHARE = 0.2
+FORGOTTEN_SHARE = 0.05
+# A prediction is not kept to the millisecond: this much of --max-latency is promised away.
+PROMISED = 0.75
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +90,9 @@ class Batcher:
         self.running = self.rows_running = 0  # batches on the device or being answered, and their rows
         self.closed = False
         self.spent = 0.0  # device seconds, for a fair share: see Scheduler
-        self.slowdown = 1.0  # seconds that a batch takes in this server, over what it takes alone
+        self.slowdown = (
+            1.0  # seconds that a row takes in this server, over what it takes alone at the best rate
+        )
         self.busy_since: float | None = None
 
     @property
@@ -105,7 +112,7 @@ class Batcher:
         """Rows up to which any request is taken without a closer look; -1 when there are none."""
         if self.closed:
             return -1
-        in_time = max_latency / (self.choice.row_seconds * self.slowdown)
+        in_time = PROMISED * max_latency / (self.choice.row_seconds * self.slowdown)
         return int(min(self.max_rows, in_time - self.rows_running))
 
     def put(self, work: Work) -> None:
@@ -182,10 +189,10 @@ class Batcher:
         self.running -= 1
         self.rows_running -= batch.rows
         now = time.monotonic()
-        if rows := batch.rows:
+        if batch.rows and self.rows:  # a queue that is behind is what the figure is for
             since = batch.taken if self.busy_since is None else self.busy_since
-            alone = self.choice.seconds[self.choice.covering[rows]]
-            # A full queue is what the figure is for; a lone small batch says little about it.
-            weight = 0.2 * rows / self.choice.largest
-            self.slowdown += weight * ((now - since) / alone - self.slowdown)
+            best = batch.rows * self.choice.row_seconds
+            self.slowdown += NEWEST_SHARE * ((now - since) / best - self.slowdown)
+        elif batch.rows:
+            self.slowdown += FORGOTTEN_SHARE * (1.0 - self.slowdown)
         self.busy_since = now if self.rows else None

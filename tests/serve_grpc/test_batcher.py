@@ -174,8 +174,8 @@ def test_a_request_that_would_be_answered_too_late_is_refused_and_an_urgent_one_
     assert submit(scheduler, queue, work(1, urgent=True)) == []
     scheduler.done(batch)
     small = Batcher(None, FLAT, 1000)
-    assert submit(scheduler, small, *[work(8) for _ in range(5)]) == []
-    assert submit(scheduler, small, work(1)) == [Refusal.SLOW]
+    assert submit(scheduler, small, *[work(8) for _ in range(3)]) == []
+    assert submit(scheduler, small, work(8)) == [Refusal.SLOW]
 
 
 def test_what_the_last_batches_took_tells_how_long_the_next_will() -> None:
