@@ -20,6 +20,9 @@ from serve_grpc.settings import (
     UpdateSettings,
 )
 
+# No wait and no count of rows is longer; a timer takes no infinity.
+MOST = 10**9
+
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds every flag of the server to `parser`."""
@@ -110,7 +113,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=BatchSettings.max_latency * 1e3,
         metavar="MS",
-        help="a request that would wait longer is refused (default: %(default)g)",
+        help="a request that would be answered later is refused (default: %(default)g)",
     )
     flag(
         "--grace-seconds",
@@ -234,12 +237,14 @@ def _check_ranges(flags: argparse.Namespace) -> None:
         ("max_queue", 1),
         ("max_batch", 1),
         ("max_delay", 0),
+        ("max_connection_age", 0),
         ("grace_seconds", 0),
         ("drain_delay", 0),
     ):
-        if not getattr(flags, name) >= least:  # not (>=): NaN is refused too
+        if not least <= getattr(flags, name) < MOST:  # not (>=): NaN is refused too
             raise ConfigError(
-                f"--{name.replace('_', '-')} {getattr(flags, name)} is too small; needed: at least {least}"
+                f"--{name.replace('_', '-')} {getattr(flags, name)} is out of range; needed: at least {least}, "
+                f"below {MOST:,}"
             )
     if not 0 <= flags.trace_sample <= 1:
         raise ConfigError(f"--trace-sample {flags.trace_sample} is no share; needed: 0 to 1")

@@ -47,19 +47,17 @@ class Heads:
         """Remembers the head of a payload that was read, once it has come twice."""
         if len(inference.inputs) != 1:
             return
-        data = bytes(inference.inputs[0].data)
-        if not data or not payload.endswith(data):
+        length, size = len(payload), len(inference.inputs[0].data)
+        if not size or not 0 <= length - size <= LONGEST_HEAD:
             return
-        length = len(payload)
-        if length - len(data) > LONGEST_HEAD:
-            return
-        head = payload[: length - len(data)]
+        head = payload[: length - size]
         if self._candidates.get(length) != head:
             if len(self._candidates) > MOST_HEADS:
                 self._candidates.clear()
             self._candidates[length] = head
             return
-        if self._is_head(head, data, inference):
+        data = bytes(inference.inputs[0].data)
+        if payload.endswith(data) and self._is_head(head, data, inference):
             inputs = [inference.inputs[0]._replace(data=b"")]  # not kept: it may have megabytes
             self._add(length, Head(head, inference._replace(inputs=inputs)))
 

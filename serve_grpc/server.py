@@ -53,6 +53,8 @@ log = logging.getLogger(__name__)
 
 # A collector that does not answer holds up the exit for so long.
 MOST_RECORD_SECONDS = 3.0
+# Of --grace-seconds, kept for what follows the last answer: without it a caller who waits makes the exit late.
+LEAVING_SECONDS = 2.0
 
 
 def serve(settings: ServeSettings) -> int:
@@ -163,8 +165,9 @@ class Server:
         self._health.leave()
         hurry = wait_for(more_signals, drain.delay_seconds)
         self._http.refuse()
-        drained = self._transport.drain(1.0 if hurry else max(0.0, end - time.monotonic()))
-        by_http = self._http.drain(1.0 if hurry else max(0.0, end - time.monotonic()))
+        answered_by = end - min(LEAVING_SECONDS, drain.grace_seconds / 4)
+        drained = self._transport.drain(1.0 if hurry else max(0.0, answered_by - time.monotonic()))
+        by_http = self._http.drain(1.0 if hurry else max(0.0, answered_by - time.monotonic()))
         self._router.stop()
         self._scheduler.stop()
         self._executor.join(max(0.1, end - time.monotonic()))

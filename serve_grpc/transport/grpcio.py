@@ -41,6 +41,7 @@ MOST_OPEN_PER_STREAM = 64
 QUIET_SECONDS = 0.03
 MOST_TAKE_IN = 0.5
 GOAWAY_SECONDS = 0.02
+MOST_FLUSH_SECONDS = 2.0  # for the last answers to leave
 TICK = 0.05
 
 
@@ -250,8 +251,14 @@ class GrpcioTransport:
         self._health.end_watches()
         for reading in self._reading:  # a stream has no end of its own either
             reading.cancel()
-        await asyncio.wait([stopping], timeout=max(0.0, end - self._loop.time() - TICK))
+        while self._open and self._loop.time() < end - TICK:
+            await asyncio.wait([stopping], timeout=TICK)
         left = self._open  # before what is left is cancelled, and seems to have given up
+        # A call whose message never comes whole would be waited for until the end.
+        await asyncio.wait(
+            [stopping], timeout=max(0.0, min(MOST_FLUSH_SECONDS, end - self._loop.time() - TICK))
+        )
+        await self._server.stop(None)
         await stopping
         return Drained(self._accepted, left)
 

@@ -20,7 +20,7 @@ from pygrpc_native import EVENT_CANCEL, NativeGrpcFront
 from serve_grpc.errors import Code, EnvironmentUnfit
 from serve_grpc.settings import ConnectionSettings
 from serve_grpc.transport import Answer, Call, Drained, Receive, Refusal, Status, within_limit
-from serve_grpc.transport.grpcio import MOST_METADATA, MOST_STREAMS, GrpcioTransport
+from serve_grpc.transport.grpcio import MOST_FLUSH_SECONDS, MOST_METADATA, MOST_STREAMS, GrpcioTransport
 from serve_grpc.transport.sockets import refuse_taken_socket
 
 # Of the runtime that does the HTTP/2 work: the interpreter is the bottleneck, and more threads only contend with it.
@@ -124,9 +124,13 @@ class NativeTransport:
         """Refuses new calls and waits up to `timeout` seconds until the accepted ones are answered and sent."""
         end = time.monotonic() + timeout
         self._draining.set()
-        while time.monotonic() < end and (self._open or not self._flushed()):
+        while self._open and time.monotonic() < end:
             time.sleep(FLUSH_TICK)
         left = len(self._open)
+        # A call whose message never comes whole counts as started, and would be waited for until the end.
+        flushed_by = min(end, time.monotonic() + MOST_FLUSH_SECONDS)
+        while time.monotonic() < flushed_by and not self._flushed():
+            time.sleep(FLUSH_TICK)
         behind = self._fallback.drain(max(0.0, end - time.monotonic()))
         return Drained(self._accepted + behind.accepted, left + behind.unanswered)
 

@@ -175,6 +175,20 @@ def test_a_stream_does_not_hold_up_the_exit(one_model: Path, cache: Path, transp
         assert list(stream) == []
 
 
+def test_a_call_that_never_comes_whole_does_not_hold_up_the_exit(
+    one_model: Path, cache: Path, transport: str
+) -> None:
+    flags = ("--transport", transport, "--cache-dir", str(cache), "--grace-seconds", "20")
+    with ServerProcess(one_model, *flags) as server, RawClient(server.ready().grpc) as client:
+        stream = client.begin(f"{SERVICE}Predict")
+        client.send(stream, message(bytes(1000))[:500], end=False)
+        time.sleep(0.3)
+        server.signal()
+        started = time.monotonic()
+        assert server.wait() == 0
+        assert time.monotonic() - started < 12
+
+
 def test_connections_of_grpcio_are_told_to_connect_anew(one_model: Path, cache: Path) -> None:
     flags = ("--transport", "grpcio", "--cache-dir", str(cache), "--max-connection-age", "1")
     with ServerProcess(one_model, *flags) as server, RawClient(server.ready().grpc) as client:
