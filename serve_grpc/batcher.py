@@ -57,7 +57,8 @@ Slice = tuple[Work, int, int]
 class Batch:
     """What leaves the queue together: rows to run, and requests that nobody waits for any more.
 
-    taken: when, in seconds of time.monotonic(). rows: of all slices. late: the caller's deadline has passed. expired: they waited longer than they or the server allow.
+    taken: when, in seconds of time.monotonic(). rows: of all slices. late: the caller's deadline has passed. expired: they
+    waited longer than they or the server allow.
     """
 
     batcher: "Batcher"
@@ -90,9 +91,8 @@ class Batcher:
         self.running = self.rows_running = 0  # batches on the device or being answered, and their rows
         self.closed = False
         self.spent = 0.0  # device seconds, for a fair share: see Scheduler
-        self.slowdown = (
-            1.0  # seconds that a row takes in this server, over what it takes alone at the best rate
-        )
+        # Seconds that a row takes in this server, over what it takes alone at the best rate.
+        self.slowdown = 1.0
         self.busy_since: float | None = None
 
     @property
@@ -107,6 +107,10 @@ class Batcher:
     def seconds_until(self, rows: int) -> float:
         """Seconds in which a request of so many rows is likely to be answered, at the pace of the last batches."""
         return (self.rows + self.rows_running + rows) * self.choice.row_seconds * self.slowdown
+
+    def in_time(self, rows: int, max_latency: float) -> bool:
+        """Whether a request of so many rows is likely to be answered within `max_latency` seconds."""
+        return self.seconds_until(rows) <= PROMISED * max_latency
 
     def limit(self, max_latency: float) -> int:
         """Rows up to which any request is taken without a closer look; -1 when there are none."""

@@ -2,8 +2,9 @@
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from jaxport.message_size import DEFAULT, message_size, size_in_bytes
@@ -26,8 +27,42 @@ MOST = 10**9
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds every flag of the server to `parser`."""
-    flag = parser.add_argument
+    _add_models(parser.add_argument_group("models").add_argument)
+    _add_listening(parser.add_argument_group("listening").add_argument)
+    _add_security(parser.add_argument_group("who may ask").add_argument)
+    _add_limits(parser.add_argument_group("batches and limits").add_argument)
+    _add_leaving(parser.add_argument_group("stopping").add_argument)
+    _add_records(parser.add_argument_group("records").add_argument)
+
+
+def _add_models(flag: Callable[..., Any]) -> None:
     flag("--models", type=_folder, required=True, metavar="DIR", help="folder of <model>/<version>/ bundles")
+    flag(
+        "--poll-seconds",
+        type=float,
+        default=RepositorySettings.poll_seconds,
+        metavar="S",
+        help="how often the folder is read",
+    )
+    flag(
+        "--cache-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder of the compile caches (default: cache beside DIR)",
+    )
+    flag("--warm-only", action="store_true", help="fill the compile cache and exit")
+    flag(
+        "--swap",
+        default="overlap",
+        choices=("overlap", "unload-first"),
+        help="a version that does not fit beside the old one: is refused, or the old one goes first",
+    )
+    flag(
+        "--memory-limit", metavar="SIZE", help="device memory of all models together (default: all there is)"
+    )
+
+
+def _add_listening(flag: Callable[..., Any]) -> None:
     flag("--host", default=ListenSettings.host, help="address to bind (default: %(default)s)")
     flag(
         "--grpc-port", type=int, default=None, metavar="PORT", help="gRPC port, 0: a free one (default: 8500)"
@@ -54,33 +89,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="grpcio: clients connect anew so often, 0: never (default: %(default)g)",
     )
     flag("--behind-proxy", action="store_true", help="a proxy limits what reaches an open native port")
+
+
+def _add_security(flag: Callable[..., Any]) -> None:
     flag("--tls-cert", type=Path, metavar="FILE", help="TLS for gRPC: the certificate and its chain, in PEM")
     flag("--tls-key", type=Path, metavar="FILE", help="its private key")
     flag("--tls-client-ca", type=Path, metavar="FILE", help="clients need a certificate that this one signed")
     flag("--token-file", type=Path, metavar="FILE", help="who may ask: a bearer token on each line")
-    flag(
-        "--poll-seconds",
-        type=float,
-        default=RepositorySettings.poll_seconds,
-        metavar="S",
-        help="how often the folder is read",
-    )
-    flag(
-        "--cache-dir",
-        type=Path,
-        metavar="DIR",
-        help="folder of the compile caches (default: cache beside DIR)",
-    )
-    flag("--warm-only", action="store_true", help="fill the compile cache and exit")
-    flag(
-        "--swap",
-        default="overlap",
-        choices=("overlap", "unload-first"),
-        help="a version that does not fit beside the old one: is refused, or the old one goes first",
-    )
-    flag(
-        "--memory-limit", metavar="SIZE", help="device memory of all models together (default: all there is)"
-    )
+
+
+def _add_limits(flag: Callable[..., Any]) -> None:
     flag(
         "--max-message-bytes",
         default=DEFAULT,
@@ -115,6 +133,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="a request that would be answered later is refused (default: %(default)g)",
     )
+
+
+def _add_leaving(flag: Callable[..., Any]) -> None:
     flag(
         "--grace-seconds",
         type=float,
@@ -129,6 +150,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="answer on after SIGTERM for this long",
     )
+
+
+def _add_records(flag: Callable[..., Any]) -> None:
     flag("--access-log", metavar="FILE", help="one JSON line for each request; -: standard output")
     flag(
         "--trace-endpoint",

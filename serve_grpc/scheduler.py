@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from serve_grpc.batcher import PROMISED, Batch, Batcher, Work
+from serve_grpc.batcher import Batch, Batcher, Work
 
 # A queue that had work within so many seconds keeps the batches of slower ones short.
 RECENT_SECONDS = 1.0
@@ -127,11 +127,7 @@ class Scheduler:
             return Refusal.CLOSED
         if not batcher.admits(work.rows):
             return Refusal.FULL
-        if (
-            batcher.rows
-            and not work.urgent
-            and batcher.seconds_until(work.rows) > PROMISED * self._max_latency
-        ):
+        if batcher.rows and not (work.urgent or batcher.in_time(work.rows, self._max_latency)):
             return Refusal.SLOW
         return None
 

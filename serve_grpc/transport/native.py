@@ -83,6 +83,7 @@ class NativeTransport:
             )
         except (OSError, ValueError) as error:
             self._fallback.stop()
+            shutil.rmtree(self._folder, ignore_errors=True)
             flag = "--grpc-socket" if self._target.startswith("unix:") else "--host or --grpc-port"
             raise EnvironmentUnfit(
                 f"cannot listen on {self._target}: taken or not allowed; change {flag}"
