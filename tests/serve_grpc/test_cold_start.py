@@ -73,14 +73,18 @@ def no_jax_cache() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root with models mlp and tokens, whose cache two warm Jobs filled at the same time."""
+    """A root with models mlp and tokens, whose cache two warm Jobs filled at the same time.
+
+    The later of two may find what the earlier one has published already: either compiles it or takes it.
+    """
     root = tmp_path_factory.mktemp("root")
     bundles.export_mlp(root / "models")
     bundles.export_tokens(root / "models")
     jobs = [finished(job) for job in [warm_job(root), warm_job(root)]]
     for code, said in jobs:
         assert code == 0, said
-        assert re.search(r"warmed models=2 compiled=4 published=2", said), said
+        assert re.search(r"warmed models=2 compiled=[024] published=[012]", said), said
+    assert any(re.search(r"compiled=[24] published=[12]", said) for _, said in jobs)
     return root
 
 
