@@ -131,7 +131,7 @@ class Bundle:
         return weights
 
     def goldens(self, name: str = "predict") -> tuple[Golden, ...]:
-        """Inputs and the source function's outputs, for batch 1 and a ragged batch."""
+        """Inputs and the source function's outputs, for batch 1 and a ragged batch; of a sequence in several lengths."""
         path = self.signature(name).golden
         return unpack_goldens(self.read(path), str(self.path / path))
 
@@ -149,7 +149,7 @@ class Bundle:
             raise BundleError(
                 f"{self.path / MANIFEST}: has no tolerance for {missing} on {platform}"
             ) from None
-        what = f"{self.path} {name} batch {golden.batch} on {platform}"
+        what = f"{self.path} {name} {golden.size} on {platform}"
         return check_outputs(outputs, golden.outputs, wanted, what)
 
     def read(self, name: str) -> bytes:

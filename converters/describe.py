@@ -27,6 +27,8 @@ def _lines(bundle: Bundle) -> Iterator[str]:
             for tensor in tensors:
                 yield f"  {kind}      {tensor}"
         yield f"  batch      {signature.batch_symbol}: any number of rows"
+        if signature.sequence is not None:
+            yield f"  length     {signature.sequence.symbol}: 1 to {signature.sequence.most}"
     yield f"runs on      {', '.join(m.platforms)}; {m.nr_devices} device, matmul precision {m.matmul_precision}"
     count = sum(_elements(w.shape) for w in m.weights)
     yield f"weighs       {count:,} weights in {len(m.weights)} arrays, {_size(m.weight_bytes)} stored"

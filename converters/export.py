@@ -21,7 +21,7 @@ import numpy as np
 from converters.bundle import MANIFEST, MANIFEST_DIGEST, WEIGHTS, array_sha256, digest_line, parse_version
 from converters.errors import BadSpec, ExportRefused, PlatformMissing
 from converters.golden import pack_goldens
-from converters.manifest import FileDigest, Manifest, Signature, TensorInfo, WeightSpec
+from converters.manifest import FileDigest, Manifest, SequenceSpec, Signature, TensorInfo, WeightSpec
 from converters.program import (
     as_program,
     as_source,
@@ -32,11 +32,12 @@ from converters.program import (
 )
 from converters.proof import Proof, batch_outputs, prove
 from converters.publish import claimed_version
-from converters.spec import TensorSpec, parse_example, parse_inputs
+from converters.sequence_proof import Padding, prove_sequence
+from converters.spec import TensorSpec, parse_example, parse_inputs, parse_pad
 from converters.weights import flatten_params
 from converters.window import window_ends
 
-__all__ = ["TensorSpec", "export_bundle"]
+__all__ = ["SequenceSpec", "TensorSpec", "export_bundle"]
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 SIGNATURE = "predict"
@@ -66,19 +67,23 @@ def export_bundle(
     platforms: Sequence[str] = ("cpu", "cuda"),
     usage: Mapping[str, str] | None = None,
     provenance: Mapping[str, Any] | None = None,
+    sequence: SequenceSpec | None = None,
+    pad: Mapping[str, float] | None = None,
 ) -> Path:
     """Exports `fn(params, **inputs)` into models/<name>/<version> and returns that folder.
 
     path: the last part is a positive integer, or "next". params: any pytree of arrays. outputs: names, in the order
     of the function's tuple; a dict has its own. example: arrays of at least one row, from which the goldens are made.
-    usage: strings for clients, as {"task": "next_token"}. provenance: where the weights come from.
+    usage: strings for clients, as {"task": "next_token"}. provenance: where the weights come from. sequence: declares
+    the symbol that inputs may have as second dimension, as in SequenceSpec("t", most=256) for "b, t": a server then
+    takes any length up to `most`, and pads rows behind their end. pad: the value it pads an input with, 0 if not here.
 
     Raises BadSpec (the arguments do not fit each other), ExportRefused (the program would be wrong or fail later),
     PlatformMissing (this machine has none of `platforms`), VersionTaken, StorageError.
     """
     path = Path(path)
     model_dir, version = path.parent, parse_version_name(path.name)
-    draft = _draft(fn, params, inputs, tuple(outputs), example, tuple(platforms))
+    draft = _draft(fn, params, inputs, tuple(outputs), example, tuple(platforms), sequence, pad or {})
     with claimed_version(model_dir.absolute(), version) as (number, folder):
         files = _write_files(folder, draft)
         origin = (
@@ -114,28 +119,43 @@ def _draft(
     outputs: tuple[str, ...],
     example: Mapping[str, Any],
     platforms: tuple[str, ...],
+    sequence: SequenceSpec | None,
+    pad: Mapping[str, float],
 ) -> _Draft:
     here = _check_platforms(platforms)
     if not outputs or len(set(outputs)) < len(outputs):
         raise BadSpec(f"outputs: {list(outputs)}; at least one name is needed, each once")
-    symbol, tensors = parse_inputs(inputs)
-    rows = parse_example(tensors, example)
+    symbol, tensors = parse_inputs(inputs, sequence)
+    rows, fill = parse_example(tensors, example, sequence), parse_pad(tensors, pad)
     weights, rebuild = flatten_params(params)
     program = as_program(fn, rebuild, outputs)
-    exported = export_program(program, weights, tensors, platforms)
-    shapes = batch_outputs(exported, outputs, symbol)
+    constraints = () if sequence is None else (f"{sequence.symbol} <= {sequence.most}",)
+    try:
+        exported = export_program(program, weights, tensors, platforms, constraints)
+    except ExportRefused as error:
+        if sequence is None:
+            raise
+        cure = f"where the length cannot be a symbol, fix it: a number for {sequence.symbol!r}, and no sequence="
+        raise ExportRefused(f"{error}; {cure}") from error
+    shapes = batch_outputs(exported, outputs, symbol, sequence and sequence.symbol)
     _refuse_constants(exported)
     precision = str(jax.config.jax_default_matmul_precision or "default")  # pyright: ignore[reportAttributeAccessIssue]
-    proof = prove(as_source(fn, params, outputs), exported, weights, rows, here, precision)
+    facts = (as_source(fn, params, outputs), exported, weights, rows, here, precision)
+    if sequence is None:
+        proof = prove(*facts)
+    else:
+        along = frozenset(name for name, shape in shapes.items() if sequence.symbol in shape)
+        proof = prove_sequence(*facts, Padding(sequence, fill, rows.along, along))
     data = bytes(exported.serialize())
     signature = Signature(
         name=SIGNATURE,
         inputs=tensors,
         outputs=tuple(TensorInfo(n, proof.goldens[0].outputs[n].dtype.name, shapes[n]) for n in outputs),
         batch_symbol=symbol,
-        constraints=(),
-        pad={t.name: 0 for t in tensors},
+        constraints=constraints,
+        pad=fill,
         program_sha256=hashlib.sha256(data).hexdigest(),
+        sequence=sequence,
     )
     return _Draft(exported, data, weights, signature, proof, precision)
 

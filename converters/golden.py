@@ -22,23 +22,32 @@ INDEX = "index"
 
 @dataclass(frozen=True)
 class Golden:
-    """One batch: inputs, and what the source function answered under plain jit."""
+    """One batch: inputs, and what the source function answered under plain jit.
+
+    length: of its sequences, where the signature has one; else 0.
+    """
 
     batch: int
     inputs: Mapping[str, np.ndarray]
     outputs: Mapping[str, np.ndarray]
+    length: int = 0
+
+    @property
+    def size(self) -> str:
+        """For messages."""
+        return f"batch {self.batch}" + (f" length {self.length}" if self.length else "")
 
 
 def pack_goldens(goldens: Sequence[Golden]) -> bytes:
     """The goldens as the bytes of an npz."""
     arrays: dict[str, np.ndarray] = {}
     index: list[dict[str, Any]] = []
-    for golden in goldens:
-        entry: dict[str, Any] = {"batch": golden.batch}
+    for at, golden in enumerate(goldens):
+        entry: dict[str, Any] = {"batch": golden.batch, "length": golden.length}
         for side in ("inputs", "outputs"):
             entry[side] = {}
             for name, value in getattr(golden, side).items():
-                key = f"{golden.batch}.{side}.{name}"
+                key = f"{at}.{side}.{name}"
                 arrays[key] = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
                 entry[side][name] = {"key": key, "dtype": value.dtype.name, "shape": value.shape}
         index.append(entry)
@@ -54,7 +63,12 @@ def unpack_goldens(data: bytes, source: str) -> tuple[Golden, ...]:
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
             index = json.loads(stored[INDEX].tobytes())
             return tuple(
-                Golden(entry["batch"], *(_arrays(stored, entry[side]) for side in ("inputs", "outputs")))
+                Golden(
+                    entry["batch"],
+                    _arrays(stored, entry["inputs"]),
+                    _arrays(stored, entry["outputs"]),
+                    entry.get("length", 0),
+                )
                 for entry in index
             )
     except (ValueError, KeyError, TypeError, OSError, zipfile.BadZipFile) as error:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from typing import Any
 
@@ -18,6 +18,9 @@ SCHEMA_VERSION = 1
 # Those of numpy's arrays; and what one size of them may be.
 MOST_DIMENSIONS = 64
 LARGEST_SIZE = 2**63 - 1
+# Lengths that rows are padded to: halves of the longest, so many at most, and none that saves next to nothing.
+MOST_LENGTHS = 5
+SHORTEST_LENGTH = 8
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,30 @@ class TensorInfo:
 
 
 @dataclass(frozen=True)
+class SequenceSpec:
+    """A second dimension of any length from 1 to `most`, by its symbol: SequenceSpec("t", most=256).
+
+    It says that a row may be padded behind its end: what the outputs hold up to there does not change.
+    """
+
+    symbol: str
+    most: int
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """What rows are padded to, ascending: `most`, and the powers of two below it."""
+        lengths = [self.most]
+        while len(lengths) < MOST_LENGTHS and lengths[-1] > SHORTEST_LENGTH:
+            lengths.append(1 << (lengths[-1] - 1).bit_length() - 1)
+        return tuple(reversed(lengths))
+
+
+@dataclass(frozen=True)
 class Signature:
-    """One callable program of the bundle; `pad` has the value that fills a bucket, per input."""
+    """One callable program of the bundle; `pad` has the value that fills a bucket, per input.
+
+    sequence: the dimension behind the batch whose length a request chooses; None where every size is fixed.
+    """
 
     name: str
     inputs: tuple[TensorInfo, ...]
@@ -43,6 +68,21 @@ class Signature:
     constraints: tuple[str, ...]
     pad: Mapping[str, float]
     program_sha256: str
+    sequence: SequenceSpec | None = None
+
+    def at_length(self, length: int) -> "Signature":
+        """The same with every sequence of `length`, which has no symbol but the batch."""
+        if self.sequence is None:
+            return self
+        symbol = self.sequence.symbol
+
+        def fixed(tensors: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
+            return tuple(
+                replace(t, shape=tuple(length if size == symbol else size for size in t.shape))
+                for t in tensors
+            )
+
+        return replace(self, inputs=fixed(self.inputs), outputs=fixed(self.outputs), sequence=None)
 
     @property
     def program(self) -> str:
@@ -104,7 +144,11 @@ class Manifest:
     schema_version: int = field(default=SCHEMA_VERSION)
 
     def to_json(self) -> str:
-        return json.dumps({"schema_version": self.schema_version, **asdict(self)}, indent=2) + "\n"
+        fields = {"schema_version": self.schema_version, **asdict(self)}
+        for signature in fields["signatures"].values():
+            if signature["sequence"] is None:  # as readers know it that have never heard of one
+                del signature["sequence"]
+        return json.dumps(fields, indent=2) + "\n"
 
     @property
     def weight_bytes(self) -> int:
@@ -115,7 +159,12 @@ class Manifest:
     def swap_key(self) -> str:
         """Equal for two versions that differ in nothing but the values of their weights."""
         programs = {
-            name: (s.program_sha256, [asdict(t) for t in (*s.inputs, *s.outputs)], dict(s.pad))
+            name: (
+                s.program_sha256,
+                [asdict(t) for t in (*s.inputs, *s.outputs)],
+                dict(s.pad),
+                s.sequence and asdict(s.sequence),
+            )
             for name, s in sorted(self.signatures.items())
         }
         weights = [(w.name, w.dtype, w.shape) for w in self.weights]
@@ -169,7 +218,33 @@ def _signature(raw: dict[str, Any]) -> Signature:
         key: tuple(TensorInfo(t["name"], t["dtype"], _sizes(t["shape"], int | str)) for t in raw[key])
         for key in ("inputs", "outputs")
     }
-    return Signature(**{**raw, **tensors, "constraints": tuple(raw["constraints"])})
+    for name, value in raw["pad"].items():
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"the pad of {name!r}")
+    declared = raw.get("sequence")
+    sequence = None if declared is None else _sequence(SequenceSpec(**declared), raw["batch_symbol"], tensors)
+    fields = {**raw, **tensors, "constraints": tuple(raw["constraints"]), "sequence": sequence}
+    return Signature(**fields)
+
+
+def _sequence(
+    sequence: SequenceSpec, batch_symbol: str, tensors: Mapping[str, tuple[TensorInfo, ...]]
+) -> SequenceSpec:
+    """A sequence that the shapes bear out: a server takes its word for what it pads and cuts."""
+    symbol, most = sequence.symbol, sequence.most
+    if not isinstance(symbol, str) or symbol == batch_symbol:
+        raise ValueError(f"the sequence symbol {str(symbol)[:40]!r}")
+    if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= LARGEST_SIZE:
+        raise ValueError(f"a sequence of at most {str(most)[:40]}")
+    if not any(symbol in t.shape for t in tensors["inputs"]):
+        raise ValueError(f"no input has the sequence {symbol[:40]!r}")
+    for t in (*tensors["inputs"], *tensors["outputs"]):
+        after = t.shape[2:] if t.shape[1:2] == (symbol,) else t.shape[1:]
+        if t.shape[:1] != (batch_symbol,) or not all(isinstance(size, int) for size in after):
+            raise ValueError(f"the shape of {t.name[:40]!r} beside a sequence")
+    if any(symbol in t.shape and 0 in t.shape for t in tensors["inputs"]):
+        raise ValueError("an input with a sequence and no elements")
+    return sequence
 
 
 def _sizes(shape: Any, kind: Any) -> tuple[Any, ...]:

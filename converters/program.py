@@ -65,12 +65,14 @@ def export_program(
     weights: Mapping[str, np.ndarray],
     inputs: Sequence[TensorInfo],
     platforms: Sequence[str],
+    constraints: Sequence[str] = (),
 ) -> jax.export.Exported:
-    """Traces `program` with a symbolic batch and lowers it for `platforms`.
+    """Traces `program` with the symbols of its inputs' shapes and lowers it for `platforms`.
 
-    ExportRefused: the batch cannot be symbolic, or the platforms cannot be lowered for, with JAX's reason.
+    constraints: what is known of the symbols, as "t <= 256".
+    ExportRefused: a dimension cannot be symbolic, or the platforms cannot be lowered for, with JAX's reason.
     """
-    scope = jax.export.SymbolicScope()
+    scope = jax.export.SymbolicScope(tuple(constraints))
     shapes = {t.name: jax.export.symbolic_shape(", ".join(map(str, t.shape)), scope=scope) for t in inputs}
     specs = {t.name: jax.ShapeDtypeStruct(shapes[t.name], np.dtype(t.dtype)) for t in inputs}
     with no_source_locations():

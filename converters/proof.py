@@ -49,36 +49,39 @@ def prove(
 ) -> Proof:
     """Runs `source`, the function on the params it came with, and the program side by side on this machine's `platform`; ExportRefused where they differ."""
     on_device = jax.device_put(dict(weights))
-    run_source = _jitted(source)
+    run_source = jitted(source)
     run_program = compiled_runner(exported, on_device)
-    goldens = tuple(_golden(run_source, example.batch(rows)) for rows in GOLDEN_BATCHES)
+    goldens = tuple(golden_of(run_source, example.batch(rows)) for rows in GOLDEN_BATCHES)
     tolerances = {p: tolerances_for(goldens[-1], p, precision) for p in exported.platforms}
     share = 0.0
-    for golden in (*goldens, *(_golden(run_source, example.batch(rows)) for rows in OTHER_BATCHES)):
-        share = max(share, _compare(run_program, golden, tolerances[platform]))
+    for golden in (*goldens, *(golden_of(run_source, example.batch(rows)) for rows in OTHER_BATCHES)):
+        share = max(share, compare(run_program, golden, tolerances[platform]))
     check_rows(run_program, goldens[-1], tolerances[platform])
     return Proof(goldens, tolerances, share)
 
 
-def _jitted(source: Source) -> Run:
+def jitted(source: Source) -> Run:
+    """The function on host arrays; ExportRefused for what it raises."""
     def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return to_host(trace_or_refuse(lambda: source(inputs)))
 
     return run
 
 
-def _golden(run: Run, inputs: dict[str, np.ndarray]) -> Golden:
+def golden_of(run: Run, inputs: dict[str, np.ndarray], length: int = 0) -> Golden:
+    """What the function answers. length: of its sequences, if it has any."""
     rows = len(next(iter(inputs.values())))
-    return Golden(rows, inputs, run(inputs))
+    return Golden(rows, inputs, run(inputs), length)
 
 
-def _compare(run: Run, golden: Golden, tolerances: Mapping[str, Tolerance]) -> float:
-    what = f"the exported program differs from the function at batch {golden.batch}"
+def compare(run: Run, golden: Golden, tolerances: Mapping[str, Tolerance]) -> float:
+    """The worst error of the program as a share of its tolerance; ExportRefused above 1."""
+    what = f"the exported program differs from the function at {golden.size}"
     try:
         return check_outputs(run(golden.inputs), golden.outputs, tolerances, what)
     except GoldenMismatch as error:
         raise ExportRefused(
-            f"{error}; the function may branch on the batch size, which a symbol cannot do"
+            f"{error}; the function may branch on a size, which a symbol cannot do"
         ) from error
 
 
@@ -169,9 +172,11 @@ def _distance_between_rows(value: np.ndarray) -> float:
 
 
 def batch_outputs(
-    exported: jax.export.Exported, names: Sequence[str], symbol: str
+    exported: jax.export.Exported, names: Sequence[str], symbol: str, sequence: str | None = None
 ) -> dict[str, tuple[Any, ...]]:
-    """Shapes of the outputs by name; ExportRefused where one does not have the batch as its first dimension."""
+    """Shapes of the outputs by name; ExportRefused where one does not have the batch as its first dimension, or has
+    the sequence anywhere but behind it.
+    """
     avals = jax.tree.unflatten(exported.out_tree, exported.out_avals)
     shapes = {}
     for name in names:
@@ -185,6 +190,12 @@ def batch_outputs(
             raise ExportRefused(
                 f"output {name!r} has shape [{', '.join(map(str, shape))}]; its first dimension must be the batch "
                 f"{symbol!r} and no other may be, so that rows can be handed back to their callers"
+            )
+        after = shape[2:] if sequence is not None and shape[1:2] == (sequence,) else shape[1:]
+        if any(isinstance(size, str) for size in after):
+            raise ExportRefused(
+                f"output {name!r} has shape [{', '.join(map(str, shape))}]; sizes after the batch must be fixed, or "
+                f"the second {sequence or 'a declared sequence'!r} alone, so that what padding adds can be cut off"
             )
         shapes[name] = shape
     return shapes

@@ -1,4 +1,4 @@
-"""Running a bundle's program in this process, without a server: one executable per batch size.
+"""Running a bundle's program in this process, without a server: one executable per shape.
 
 bundle = open_bundle("models/iris/1")
 run = compiled_runner(bundle.exported(), bundle.load_weights())
@@ -16,15 +16,15 @@ Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 def compiled_runner(exported: jax.export.Exported, weights: Mapping[str, Any]) -> Run:
-    """A function from inputs to outputs that compiles the program at each batch size once."""
-    executables: dict[int, Any] = {}
+    """A function from inputs to outputs that compiles the program for each shape once."""
+    executables: dict[Any, Any] = {}
 
     def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        rows = len(next(iter(inputs.values())))
-        if rows not in executables:
+        shapes = tuple(sorted((name, array.shape) for name, array in inputs.items()))
+        if shapes not in executables:
             specs = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in inputs.items()}
-            executables[rows] = jax.jit(exported.call).lower(dict(weights), specs).compile()
-        return to_host(executables[rows](weights, dict(inputs)))
+            executables[shapes] = jax.jit(exported.call).lower(dict(weights), specs).compile()
+        return to_host(executables[shapes](weights, dict(inputs)))
 
     return run
 

@@ -1,5 +1,7 @@
 """What the caller of an export says of a function: its inputs, its outputs, an example."""
 
+import math
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +11,7 @@ import ml_dtypes  # noqa: F401  (registers bfloat16 and its kin as numpy dtype n
 import numpy as np
 
 from converters.errors import BadSpec
-from converters.manifest import TensorInfo
+from converters.manifest import SequenceSpec, TensorInfo
 
 PACKED = frozenset(
     {"int1", "uint1", "int2", "uint2", "int4", "uint4", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"}
@@ -18,7 +20,10 @@ PACKED = frozenset(
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input: a numpy dtype name, and a shape whose first dimension is the batch: TensorSpec("float32", "b, 4")."""
+    """One input: a numpy dtype name, and a shape whose first dimension is the batch: TensorSpec("float32", "b, 4").
+
+    The second may be the symbol of a SequenceSpec: TensorSpec("int32", "b, t").
+    """
 
     dtype: str
     shape: str
@@ -26,9 +31,13 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Example:
-    """Rows to take inputs from, by input name; every array has the same number of rows."""
+    """Rows to take inputs from, by input name; every array has the same number of rows.
+
+    along: names of those whose second dimension is the sequence.
+    """
 
     arrays: Mapping[str, np.ndarray]
+    along: frozenset[str] = frozenset()
 
     @property
     def rows(self) -> int:
@@ -38,21 +47,76 @@ class Example:
         """`size` rows, all different as far as the example allows: what repeats is shifted or scaled."""
         return {name: _stretch(array, size) for name, array in self.arrays.items()}
 
+    def at_length(self, length: int) -> "Example":
+        """The same rows with sequences of `length`: cut, or begun anew where they end."""
+        return Example(
+            {
+                name: np.take(array, np.arange(length) % array.shape[1], axis=1)
+                if name in self.along
+                else array
+                for name, array in self.arrays.items()
+            },
+            self.along,
+        )
 
-def parse_inputs(inputs: Mapping[str, TensorSpec]) -> tuple[str, tuple[TensorInfo, ...]]:
-    """(batch symbol, inputs). BadSpec where a dtype is unknown or the batch is not the first dimension of each."""
+
+def parse_inputs(
+    inputs: Mapping[str, TensorSpec], sequence: SequenceSpec | None = None
+) -> tuple[str, tuple[TensorInfo, ...]]:
+    """(batch symbol, inputs). BadSpec where a dtype is unknown, the batch is not the first dimension of each, or
+    another is neither fixed nor the sequence.
+    """
     if not inputs:
         raise BadSpec("inputs: none are given; name at least one, as in {'x': TensorSpec('float32', 'b, 4')}")
-    parsed = tuple(_parse(name, spec) for name, spec in inputs.items())
+    if sequence is not None:
+        _check_sequence(sequence)
+    parsed = tuple(_parse(name, spec, sequence) for name, spec in inputs.items())
     symbols = {t.shape[0] for t in parsed}
     if len(symbols) != 1:
         raise BadSpec(
             f"inputs: the first dimensions are {sorted(map(str, symbols))}; one batch symbol is needed"
         )
-    return str(symbols.pop()), parsed
+    symbol = str(symbols.pop())
+    if sequence is not None:
+        if symbol == sequence.symbol or not any(sequence.symbol in t.shape for t in parsed):
+            raise BadSpec(
+                f"sequence: no input has {sequence.symbol!r} as its second dimension, as in "
+                f"{f'b, {sequence.symbol}'!r}; name it there, or leave sequence= out"
+            )
+    return symbol, parsed
 
 
-def _parse(name: str, spec: TensorSpec) -> TensorInfo:
+def _check_sequence(sequence: SequenceSpec) -> None:
+    if not sequence.symbol.isidentifier():
+        raise BadSpec(f"sequence: symbol {sequence.symbol!r}; a name is needed, as t in 'b, t'")
+    if not isinstance(sequence.most, int) or isinstance(sequence.most, bool) or sequence.most < 1:
+        raise BadSpec(
+            f"sequence: most is {sequence.most!r}; the longest that the function takes, at least 1, is needed"
+        )
+
+
+def parse_pad(inputs: Sequence[TensorInfo], pad: Mapping[str, float]) -> dict[str, float]:
+    """The value that fills what no request asked for, by input name: 0 where `pad` has none. BadSpec."""
+    unknown = set(pad) - {t.name for t in inputs}
+    if unknown:
+        raise BadSpec(f"pad: {min(unknown)!r} is no input; the inputs are {sorted(t.name for t in inputs)}")
+    for tensor in inputs:
+        value = pad.get(tensor.name, 0)
+        if not isinstance(value, int | float) or not math.isfinite(value) or not _holds(tensor.dtype, value):
+            raise BadSpec(f"pad: {value!r} for {tensor}; a number that {tensor.dtype} holds is needed")
+    return {t.name: pad.get(t.name, 0) for t in inputs}
+
+
+def _holds(dtype: str, value: float) -> bool:
+    try:
+        with np.errstate(all="ignore"):
+            held = np.array(value).astype(np.dtype(dtype))
+    except (ValueError, OverflowError):
+        return False
+    return bool(np.isfinite(held)) if held.dtype.kind not in "iub" else bool(held == value)
+
+
+def _parse(name: str, spec: TensorSpec, sequence: SequenceSpec | None) -> TensorInfo:
     if not name.isidentifier():
         raise BadSpec(
             f"input {name!r}: the name must be a Python identifier, as the function takes it by keyword"
@@ -60,11 +124,18 @@ def _parse(name: str, spec: TensorSpec) -> TensorInfo:
     dims = tuple(int(d) if d.isdigit() else d for d in (part.strip() for part in spec.shape.split(",")) if d)
     if not dims or not isinstance(dims[0], str) or not dims[0].isidentifier():
         raise BadSpec(f"input {name!r}: shape {spec.shape!r}; the batch symbol must come first, as in 'b, 4'")
-    for dim in dims[1:]:
-        if not isinstance(dim, int) or dim < 1:
-            raise BadSpec(
-                f"input {name!r}: dimension {dim!r} in {spec.shape!r}; sizes after the batch must be fixed"
+    symbol = None if sequence is None else sequence.symbol
+    for at, dim in enumerate(dims[1:], 1):
+        if (isinstance(dim, int) and dim >= 1) or (at == 1 and dim == symbol):
+            continue
+        cure = "sizes after the batch must be fixed"
+        if at == 1 and str(dim).isidentifier():
+            cure += (
+                f", or declared: sequence=SequenceSpec({dim!r}, most=...) where padding behind a row's end is safe"
+                if sequence is None
+                else f", or be the sequence {symbol!r}"
             )
+        raise BadSpec(f"input {name!r}: dimension {dim!r} in {spec.shape!r}; {cure}")
     what = f"input {name!r}"
     return TensorInfo(name, whole_bytes(what, np.dtype(check_dtype(what, spec.dtype))), dims)
 
@@ -94,14 +165,20 @@ def whole_bytes(what: str, dtype: np.dtype) -> str:
     return dtype.name
 
 
-def parse_example(inputs: Sequence[TensorInfo], example: Mapping[str, object]) -> Example:
+def parse_example(
+    inputs: Sequence[TensorInfo], example: Mapping[str, object], sequence: SequenceSpec | None = None
+) -> Example:
     """Checks the example against the inputs; BadSpec names the array that does not fit."""
+    symbol = None if sequence is None else sequence.symbol
+    along = frozenset(t.name for t in inputs if symbol in t.shape)
     if set(example) != {t.name for t in inputs}:
         raise BadSpec(f"example: has {sorted(example)}, the inputs are {sorted(t.name for t in inputs)}")
     arrays = {}
     for tensor in inputs:
         array = np.asarray(example[tensor.name])
-        fits = array.ndim == len(tensor.shape) and array.shape[1:] == tensor.shape[1:] and len(array) > 0
+        fits = array.ndim == len(tensor.shape) and len(array) > 0 and all(
+            has == size or size == symbol for has, size in zip(array.shape[1:], tensor.shape[1:], strict=True)
+        )
         if not fits or array.dtype.name != tensor.dtype:
             raise BadSpec(
                 f"example {tensor.name!r}: is {array.dtype}{list(array.shape)}, the input is {tensor}"
@@ -109,7 +186,12 @@ def parse_example(inputs: Sequence[TensorInfo], example: Mapping[str, object]) -
         arrays[tensor.name] = array
     if len({len(a) for a in arrays.values()}) != 1:
         raise BadSpec(f"example: arrays have {[len(a) for a in arrays.values()]} rows; one number is needed")
-    return Example(arrays)
+    lengths = {arrays[name].shape[1] for name in along}
+    if sequence is not None and (len(lengths) != 1 or not 1 <= min(lengths) <= sequence.most):
+        raise BadSpec(
+            f"example: {symbol!r} is {sorted(lengths)}; one length is needed, from 1 to {sequence.most}"
+        )
+    return Example(arrays, along)
 
 
 def _stretch(array: np.ndarray, size: int) -> np.ndarray:

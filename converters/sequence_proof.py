@@ -1,0 +1,130 @@
+"""What an export has to show of a sequence before it is published: that padding behind a row's end changes no answer.
+
+A server puts rows of several lengths into one bucket. Goldens come from the source function at the rows' own lengths; the
+program gets them padded, as a server pads them, and must give the same up to their ends.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.export
+import numpy as np
+
+from converters.errors import ExportRefused, GoldenMismatch
+from converters.golden import Golden, check_outputs
+from converters.manifest import SequenceSpec, Tolerance
+from converters.program import Source
+from converters.proof import GOLDEN_BATCHES, OTHER_BATCHES, Proof, check_rows, compare, golden_of, jitted, tolerances_for
+from converters.run import Run, compiled_runner
+from converters.spec import Example
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Padding:
+    """How rows are padded and answers cut. pad: the value, by input. inputs, outputs: those that have the sequence."""
+
+    sequence: SequenceSpec
+    pad: Mapping[str, float]
+    inputs: frozenset[str]
+    outputs: frozenset[str]
+
+    def padded(self, inputs: Arrays, length: int) -> dict[str, np.ndarray]:
+        """The rows with sequences of `length`, which is theirs or longer."""
+        return {
+            name: _padded(array, length, self.pad[name]) if name in self.inputs else array
+            for name, array in inputs.items()
+        }
+
+    def cut(self, outputs: Arrays, length: int) -> dict[str, np.ndarray]:
+        """What the outputs hold up to `length`."""
+        return {
+            name: value[:, :length] if name in self.outputs else value for name, value in outputs.items()
+        }
+
+    def bucket(self, length: int) -> int:
+        """What rows of this length are padded to."""
+        return next(size for size in self.sequence.lengths if size >= length)
+
+
+def golden_lengths(sequence: SequenceSpec) -> tuple[int, ...]:
+    """For each length that rows are padded to, one that is shorter than it and longer than the next, ascending."""
+    buckets = sequence.lengths
+    return tuple(
+        min((below + bucket) // 2 | 1, bucket) for below, bucket in zip((0, *buckets), buckets, strict=False)
+    )
+
+
+def prove_sequence(
+    source: Source,
+    exported: jax.export.Exported,
+    weights: Arrays,
+    example: Example,
+    platform: str,
+    precision: str,
+    padding: Padding,
+) -> Proof:
+    """As `prove`, for a signature with a sequence: at several lengths, alone, padded, and side by side."""
+    run_source = jitted(source)
+    run_program = compiled_runner(exported, jax.device_put(dict(weights)))
+    longest = example.at_length(padding.sequence.most)
+    batch = golden_of(run_source, longest.batch(GOLDEN_BATCHES[-1]), padding.sequence.most)
+    tolerances = {p: tolerances_for(batch, p, precision) for p in exported.platforms}
+    here = tolerances[platform]
+    rows = [
+        golden_of(run_source, _row(example.at_length(length), at), length)
+        for at, length in enumerate(golden_lengths(padding.sequence))
+    ]
+    one = golden_of(run_source, _row(example.at_length(1), 0), 1)
+    share = max(compare(run_program, golden, here) for golden in (batch, one, rows[0]))
+    short = example.at_length(rows[0].length)
+    for size in OTHER_BATCHES:
+        golden = golden_of(run_source, short.batch(size), rows[0].length)
+        share = max(share, compare(run_program, golden, here))
+    share = max(share, check_padding(run_program, (one, *rows), padding, here))
+    check_rows(run_program, batch, here)
+    return Proof((*rows, batch), tolerances, share)
+
+
+def check_padding(
+    run: Run, rows: Sequence[Golden], padding: Padding, tolerances: Mapping[str, Tolerance]
+) -> float:
+    """The worst error as a share of its tolerance. ExportRefused where a row's answer changes with what is padded
+    behind its end, or with longer rows beside it.
+    """
+    most, share = padding.sequence.most, 0.0
+    for golden in rows:
+        for length in sorted({padding.bucket(golden.length), most}):
+            got = padding.cut(run(padding.padded(golden.inputs, length)), golden.length)
+            share = max(share, _same(got, golden, tolerances, f"padded from length {golden.length} to {length}"))
+    padded = [padding.padded(golden.inputs, most) for golden in rows]
+    together = run({name: np.concatenate([each[name] for each in padded]) for name in padded[0]})
+    for at, golden in enumerate(rows):
+        own = {name: value[at : at + 1] for name, value in together.items()}
+        how = f"a row of length {golden.length} beside longer ones"
+        share = max(share, _same(padding.cut(own, golden.length), golden, tolerances, how))
+    return share
+
+
+def _same(got: Arrays, golden: Golden, tolerances: Mapping[str, Tolerance], how: str) -> float:
+    try:
+        return check_outputs(got, golden.outputs, tolerances, f"the answer changes with padding: {how}")
+    except GoldenMismatch as error:
+        cure = (
+            "a server pads rows behind their end with the input's pad; mask what stands there, let no position look "
+            "behind its own, or fix the length and leave sequence= out"
+        )
+        raise ExportRefused(f"{error}; {cure}") from error
+
+
+def _row(example: Example, at: int) -> dict[str, np.ndarray]:
+    """One row, another one for each `at`."""
+    return {name: array[at : at + 1] for name, array in example.batch(at + 1).items()}
+
+
+def _padded(array: np.ndarray, length: int, value: float) -> np.ndarray:
+    padded = np.full((len(array), length, *array.shape[2:]), value, array.dtype)
+    padded[:, : array.shape[1]] = array
+    return padded
