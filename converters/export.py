@@ -135,7 +135,9 @@ def _draft(
     except ExportRefused as error:
         if sequence is None:
             raise
-        cure = f"where the length cannot be a symbol, fix it: a number for {sequence.symbol!r}, and no sequence="
+        cure = (
+            f"where the length cannot be a symbol, fix it: a number for {sequence.symbol!r}, and no sequence="
+        )
         raise ExportRefused(f"{error}; {cure}") from error
     shapes = batch_outputs(exported, outputs, symbol, sequence and sequence.symbol)
     _refuse_constants(exported)

@@ -62,6 +62,7 @@ def prove(
 
 def jitted(source: Source) -> Run:
     """The function on host arrays; ExportRefused for what it raises."""
+
     def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return to_host(trace_or_refuse(lambda: source(inputs)))
 

@@ -1,7 +1,6 @@
 """What the caller of an export says of a function: its inputs, its outputs, an example."""
 
 import math
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -77,12 +76,13 @@ def parse_inputs(
             f"inputs: the first dimensions are {sorted(map(str, symbols))}; one batch symbol is needed"
         )
     symbol = str(symbols.pop())
-    if sequence is not None:
-        if symbol == sequence.symbol or not any(sequence.symbol in t.shape for t in parsed):
-            raise BadSpec(
-                f"sequence: no input has {sequence.symbol!r} as its second dimension, as in "
-                f"{f'b, {sequence.symbol}'!r}; name it there, or leave sequence= out"
-            )
+    if sequence is not None and not any(t.shape[1:2] == (sequence.symbol,) for t in parsed):
+        raise BadSpec(
+            f"sequence: no input has {sequence.symbol!r} as its second dimension, as in "
+            f"{f'b, {sequence.symbol}'!r}; name it there, or leave sequence= out"
+        )
+    if sequence is not None and symbol == sequence.symbol:
+        raise BadSpec(f"sequence: {symbol!r} is the batch; give the sequence another symbol")
     return symbol, parsed
 
 
@@ -176,8 +176,13 @@ def parse_example(
     arrays = {}
     for tensor in inputs:
         array = np.asarray(example[tensor.name])
-        fits = array.ndim == len(tensor.shape) and len(array) > 0 and all(
-            has == size or size == symbol for has, size in zip(array.shape[1:], tensor.shape[1:], strict=True)
+        fits = (
+            array.ndim == len(tensor.shape)
+            and len(array) > 0
+            and all(
+                has == size or size == symbol
+                for has, size in zip(array.shape[1:], tensor.shape[1:], strict=True)
+            )
         )
         if not fits or array.dtype.name != tensor.dtype:
             raise BadSpec(

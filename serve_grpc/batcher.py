@@ -49,6 +49,13 @@ class Work:
     started: float = 0.0
 
 
+@dataclass(slots=True, eq=False)
+class Account:
+    """Device seconds of the queues that count as one when the device is shared: the lanes of a signature."""
+
+    spent: float = 0.0
+
+
 # Rows start to stop of a request. A plain tuple: there is one for every request of every batch.
 Slice = tuple[Work, int, int]
 
@@ -74,11 +81,17 @@ class Batcher:
     """The queue of one version's signature. Only its scheduler touches it, under the scheduler's lock.
 
     program: the executor's, opaque here. max_rows: rows that may wait. max_delay: seconds that a batch which is not
-    full may wait for more.
+    full may wait for more. account: shared with the other lanes of the signature, if it has any.
     """
 
     def __init__(
-        self, program: Any, choice: BucketChoice, max_rows: int, max_delay: float = 0.0, overlap: bool = False
+        self,
+        program: Any,
+        choice: BucketChoice,
+        max_rows: int,
+        max_delay: float = 0.0,
+        overlap: bool = False,
+        account: Account | None = None,
     ) -> None:
         self.program = program
         self.choice = choice
@@ -90,7 +103,7 @@ class Batcher:
         self.rows = 0  # waiting
         self.running = self.rows_running = 0  # batches on the device or being answered, and their rows
         self.closed = False
-        self.spent = 0.0  # device seconds, for a fair share: see Scheduler
+        self.account = account or Account()  # for a fair share: see Scheduler
         # Seconds that a row takes in this server, over what it takes alone at the best rate.
         self.slowdown = 1.0
         self.busy_since: float | None = None
@@ -99,6 +112,11 @@ class Batcher:
     def waiting(self) -> bool:
         """Whether anything is queued."""
         return bool(self.queue or self.urgent)
+
+    @property
+    def oldest(self) -> float:
+        """When the request that goes next was received, in seconds of time.monotonic(). Something must be queued."""
+        return (self.urgent or self.queue)[0].call.received
 
     def admits(self, rows: int) -> bool:
         """A queue that is empty takes any request: its size is limited by --max-message-bytes, not here."""

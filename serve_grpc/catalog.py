@@ -14,11 +14,21 @@ LOADING, SERVING, DRAINING, FAILED = "LOADING", "SERVING", "DRAINING", "FAILED"
 
 
 @dataclass(frozen=True)
+class LaneInfo:
+    """Rows up to `length`. bucket_seconds, golden_errors: as of SignatureInfo."""
+
+    length: int
+    bucket_seconds: Mapping[int, float]
+    golden_errors: Mapping[int, float]
+
+
+@dataclass(frozen=True)
 class SignatureInfo:
-    """inputs, outputs: "b" for the batch dimension, integers for fixed ones.
+    """inputs, outputs: "b" for the batch dimension, "t" or another name for a sequence, integers for fixed sizes.
 
     bucket_seconds: seconds of one run per bucket in use, measured at load. golden_errors: per bucket, the worst error
-    of the goldens on this device as a share of what is allowed.
+    of the goldens on this device as a share of what is allowed. lanes: of a signature with a sequence, the same for
+    each length that rows are padded to, ascending; the two before are then those of the longest.
     """
 
     name: str
@@ -26,6 +36,7 @@ class SignatureInfo:
     outputs: tuple[TensorInfo, ...]
     bucket_seconds: Mapping[int, float]
     golden_errors: Mapping[int, float] = field(default_factory=dict)
+    lanes: tuple["LaneInfo", ...] = ()
 
     @property
     def buckets(self) -> tuple[int, ...]:

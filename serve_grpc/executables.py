@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -23,7 +23,10 @@ log = logging.getLogger(__name__)
 
 
 def entry_name(manifest: Manifest, signature: Signature, max_batch: int) -> str:
-    """The cache's name for a program: what it is, what it is called with, and the buckets that were tried."""
+    """The cache's name for a program: what it is, what it is called with, and the buckets that were tried.
+
+    signature: as it is compiled, without a symbol but the batch: each lane has a name of its own.
+    """
     facts = [
         signature.program_sha256,
         [asdict(tensor) for tensor in (*signature.inputs, *signature.outputs)],
@@ -31,6 +34,15 @@ def entry_name(manifest: Manifest, signature: Signature, max_batch: int) -> str:
         max_batch,
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+def _compiled(manifest: Manifest) -> Iterator[Signature]:
+    """Every signature as it is compiled: one with a sequence comes once for each length that rows are padded to."""
+    for signature in manifest.signatures.values():
+        if signature.sequence is None:
+            yield signature
+        else:
+            yield from map(signature.at_length, signature.sequence.lengths)
 
 
 def compiler(
@@ -79,8 +91,8 @@ class StoredExecutables:
         self._loading: dict[str, Future[Stored | None]] = {}
 
     def expect(self, manifest: Manifest) -> None:
-        """Begins to load what the cache has of every signature, unless that has begun."""
-        for signature in manifest.signatures.values():
+        """Begins to load what the cache has of every signature at every length, unless that has begun."""
+        for signature in _compiled(manifest):
             name = entry_name(manifest, signature, self._max_batch)
             with self._lock:
                 if name in self._loading:
@@ -101,7 +113,7 @@ class StoredExecutables:
 
     def drop(self, manifest: Manifest) -> None:
         """Frees what was expected of a version and not taken: by the next try the cache may have something else."""
-        names = {entry_name(manifest, one, self._max_batch) for one in manifest.signatures.values()}
+        names = {entry_name(manifest, one, self._max_batch) for one in _compiled(manifest)}
         with self._lock:
             for name in names:
                 self._loading.pop(name, None)
@@ -138,6 +150,7 @@ class StoredExecutables:
         def load(data: bytes) -> Any:
             return deserialize_and_load(data, in_tree, out_tree, handle.client, [handle])
 
+        # None at all where the program was tried and is not worth using.
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "executables") as pool:
             loaded = list(pool.map(load, entry.executables.values()))
         return Stored(dict(zip(entry.executables, loaded, strict=True)), entry.seconds)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import jax
 
-from serve_grpc.batcher import Batch, Slice, Work
+from serve_grpc.batcher import Batch, Work
 from serve_grpc.ended import Run
 from serve_grpc.errors import (
     Cancelled,
@@ -21,9 +21,9 @@ from serve_grpc.errors import (
     status_of,
 )
 from serve_grpc.metrics import VersionMetrics
-from serve_grpc.program import Program, bytes_of
+from serve_grpc.program import Program
 from serve_grpc.scheduler import Scheduler
-from serve_grpc.transport import Answer, Status, respond
+from serve_grpc.transport import Status, respond
 
 log = logging.getLogger(__name__)
 
@@ -118,8 +118,7 @@ class Executor:
         try:
             arrays = runnable.program.fetch(outputs)
             fetched = time.monotonic()
-            data = [bytes_of(array) for array in arrays]
-            works, answers = _answers(batch.slices, data, runnable.program.rules.output_row_bytes)
+            works, answers = runnable.program.answers(batch.slices, arrays)
         except Exception as error:  # the device reports a failed run here
             self._fail(batch, runnable, error)
             return
@@ -170,32 +169,3 @@ class Executor:
         signature, now = runnable.program.rules.signature, time.monotonic()
         runnable.metrics.ended(works, signature, code, now, reason=reason)
         respond([(work.call, Status(code, reason)) for work in works])
-
-
-def _answers(
-    slices: Sequence[Slice], outputs: Sequence[memoryview], row_bytes: Sequence[int]
-) -> tuple[list[Work], list[Answer]]:
-    """Every request whose last rows these are, and its answer; pieces of the others are kept with them."""
-    works: list[Work] = []
-    answers: list[Answer] = []
-    single = (outputs[0], row_bytes[0]) if len(outputs) == 1 else None
-    at = 0
-    for work, start, stop in slices:
-        end = at + stop - start
-        if single is not None:
-            output, size = single
-            data = [output[at * size : end * size]]
-        else:
-            data = [outputs[i][at * row_bytes[i] : end * row_bytes[i]] for i in work.outputs]
-        at = end
-        if stop - start != work.rows:
-            if work.answered:  # an earlier piece failed
-                continue
-            work.parts = work.parts or []
-            work.parts.append([bytes(part) for part in data])  # the buffers are filled anew
-            if stop != work.rows:
-                continue
-            data = [b"".join(parts) for parts in zip(*work.parts, strict=True)]
-        works.append(work)
-        answers.append((work.call, work.encode(data)))
-    return works, answers

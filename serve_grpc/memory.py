@@ -75,10 +75,12 @@ class Memory:
         known = self._runs.get(manifest.swap_key)
         run, buffers = 0, 0
         for signature in manifest.signatures.values():
-            moved = _row_bytes(signature.inputs) + _row_bytes(signature.outputs)
-            run = max(run, moved * self._max_batch * (BATCHES + ESTIMATED_TEMPORARIES))
-            # Buckets are powers of two: together they have less than twice the rows of the largest.
-            buffers += _row_bytes(signature.inputs) * self._max_batch * 2 * BUFFERS_PER_BUCKET
+            sequence = signature.sequence
+            for fixed in [signature] if sequence is None else map(signature.at_length, sequence.lengths):
+                moved = _row_bytes(fixed.inputs) + _row_bytes(fixed.outputs)
+                run = max(run, moved * self._max_batch * (BATCHES + ESTIMATED_TEMPORARIES))
+                # Buckets are powers of two: together they have less than twice the rows of the largest.
+                buffers += _row_bytes(fixed.inputs) * self._max_batch * 2 * BUFFERS_PER_BUCKET
         return Need(weights, run if known is None else known, buffers, weights, known is not None)
 
     def learn(self, version: LoadedVersion) -> None:

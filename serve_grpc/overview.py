@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from converters.manifest import TensorInfo
-from serve_grpc.catalog import Catalog, SignatureInfo, VersionInfo
+from serve_grpc.catalog import Catalog, LaneInfo, SignatureInfo, VersionInfo
 from serve_grpc.histogram import Counts, HistogramFamily, added
 from serve_grpc.history import SAMPLE_SECONDS, History
 from serve_grpc.metrics import Metrics
@@ -207,16 +207,21 @@ def _signature(info: SignatureInfo, waiting: int) -> dict[str, Any]:
         "inputs": [_tensor(tensor) for tensor in info.inputs],
         "outputs": [_tensor(tensor) for tensor in info.outputs],
         "rows_waiting": waiting,
-        "buckets": [
-            {
-                "rows": bucket,
-                "ms": float(f"{seconds * 1e3:.4g}"),
-                "rows_per_second": round(bucket / seconds) if seconds else None,
-                "golden_error": _error(info.golden_errors.get(bucket)),
-            }
-            for bucket, seconds in info.bucket_seconds.items()
-        ],
+        "buckets": _buckets(info),
+        "lanes": [{"length": lane.length, "buckets": _buckets(lane)} for lane in info.lanes],
     }
+
+
+def _buckets(of: SignatureInfo | LaneInfo) -> list[dict[str, Any]]:
+    return [
+        {
+            "rows": bucket,
+            "ms": float(f"{seconds * 1e3:.4g}"),
+            "rows_per_second": round(bucket / seconds) if seconds else None,
+            "golden_error": _error(of.golden_errors.get(bucket)),
+        }
+        for bucket, seconds in of.bucket_seconds.items()
+    ]
 
 
 def _tensor(tensor: TensorInfo) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from serve_grpc.batcher import Slice
+from serve_grpc.answers import Answered, answers
+from serve_grpc.batcher import Slice, Work
 from serve_grpc.validate import SignatureRules
 
 # With overlap one batch is on the device while the next is filled.
@@ -100,6 +101,14 @@ class Program:
             for output in outputs:
                 output.copy_to_host_async()
         return [np.asarray(output) for output in outputs]
+
+    def answers(self, slices: Sequence[Slice], arrays: Sequence[np.ndarray]) -> Answered:
+        """Requests that are through, and what to send for each. arrays: what `fetch` gave for their batch."""
+        return answers(slices, [bytes_of(array) for array in arrays], self.rules.output_row_bytes)
+
+    def cut(self, work: Work, arrays: Sequence[np.ndarray], start: int, stop: int) -> list[np.ndarray]:
+        """Rows start to stop of the outputs that a request asked for."""
+        return [arrays[i][start:stop] for i in work.outputs]
 
     def run(self, bucket: int, slices: Sequence[Slice]) -> list[np.ndarray]:
         """Assemble, launch and fetch: the whole way of a batch through the device."""

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from converters.bundle import Bundle
+from converters.errors import BundleError
 from converters.golden import Golden
 from serve_grpc.batcher import Work
 from serve_grpc.program import Program, bytes_of
@@ -16,6 +17,24 @@ TIMED_SECONDS = 0.1
 LEAST_TIMED_RUNS, MOST_TIMED_RUNS = 2, 50
 # Beside requests the device is theirs for as long again after each few runs.
 BURST_SECONDS = 0.01
+
+
+def goldens_up_to(bundle: Bundle, signature: str, length: int | None) -> tuple[Golden, ...]:
+    """Those that a program of this length can take, of a sequence the longest first. Raises BundleError for none.
+
+    The longest rows there may be are among them: what is said of `most` is proven.
+    """
+    goldens = bundle.goldens(signature)
+    if length is None:
+        return goldens
+    fitting = sorted((g for g in goldens if g.length <= length), key=lambda golden: -golden.length)
+    sequence = bundle.signature(signature).sequence
+    if not fitting or (sequence is not None and length == sequence.most != fitting[0].length):
+        raise BundleError(
+            f"{bundle.path / bundle.signature(signature).golden}: its longest golden for lengths up to {length} is "
+            f"{fitting[0].length if fitting else 'absent'}; export the bundle again"
+        )
+    return tuple(fitting)
 
 
 def prove(
@@ -55,7 +74,7 @@ def proofs(buckets: Sequence[int], goldens: Sequence[Golden]) -> dict[int, list[
 
     A golden that is larger than its bucket comes alone, and is run in pieces.
     """
-    by_size = sorted(goldens, key=lambda golden: golden.batch)
+    by_size = sorted(goldens, key=lambda golden: (golden.batch, golden.length))
     groups: dict[int, list[list[Golden]]] = {}
     met: set[int] = set()
     for bucket in buckets:
@@ -65,32 +84,27 @@ def proofs(buckets: Sequence[int], goldens: Sequence[Golden]) -> dict[int, list[
                 together.append(golden)
                 room -= golden.batch
         groups[bucket] = [together or by_size[:1]]
-        met.update(golden.batch for golden in groups[bucket][0])
-    groups[buckets[-1]] += [[golden] for golden in by_size if golden.batch not in met]
+        met.update(id(golden) for golden in groups[bucket][0])
+    groups[buckets[-1]] += [[golden] for golden in by_size if id(golden) not in met]
     return groups
 
 
 def _outputs(program: Program, bucket: int, goldens: Sequence[Golden]) -> list[dict[str, np.ndarray]]:
     """The outputs of each golden: of one run that holds all of them, or of one golden in as many as it takes."""
     works = [_work(program, golden) for golden in goldens]
-    if len(works) == 1:
-        pieces = [_run(program, bucket, works, start) for start in range(0, works[0].rows, bucket)]
-        joined = [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
-    else:
-        joined = _run(program, bucket, works, 0)
+    pieces: list[list[list[np.ndarray]]] = [[] for _ in works]
+    for start in range(0, max(work.rows for work in works), bucket):
+        slices = [(work, start, min(work.rows, start + bucket)) for work in works]
+        outputs, at = program.run(bucket, slices), 0
+        for kept, (work, begin, stop) in zip(pieces, slices, strict=True):
+            end = at + stop - begin
+            kept.append([rows.copy() for rows in program.cut(work, outputs, at, end)])
+            at = end
     names = [output.name for output in program.rules.outputs]
-    found, at = [], 0
-    for work in works:
-        found.append({name: array[at : at + work.rows] for name, array in zip(names, joined, strict=True)})
-        at += work.rows
-    return found
-
-
-def _run(program: Program, bucket: int, works: Sequence[Work], start: int) -> list[np.ndarray]:
-    """The rows of `works` from `start` on that the bucket holds, without its padding."""
-    slices = [(work, start, min(work.rows, start + bucket)) for work in works]
-    rows = sum(stop - start for _, start, stop in slices)
-    return [output[:rows].copy() for output in program.run(bucket, slices)]
+    return [
+        dict(zip(names, (np.concatenate(parts) for parts in zip(*kept, strict=True)), strict=True))
+        for kept in pieces
+    ]
 
 
 def time_all(
@@ -133,7 +147,8 @@ def _work(program: Program, golden: Golden, rows: int | None = None) -> Work:
     if rows is not None:
         inputs = [np.resize(array, (rows, *array.shape[1:])) for array in inputs]
     data = [bytes_of(array) for array in inputs]
-    return Work(None, "", data, len(inputs[0]), (), lambda _: b"")  # type: ignore[arg-type]
+    every = range(len(program.rules.outputs))
+    return Work(None, "", data, len(inputs[0]), every, lambda _: b"")  # type: ignore[arg-type]
 
 
 def milliseconds(seconds: Mapping[int, float]) -> str:

@@ -43,10 +43,10 @@ class Routes:
 
     def route(self, protocol: str, inference: Inference) -> tuple[Route, Sequence[Buffer]]:
         """Where the request goes, and the bytes of its inputs. Raises RequestError for whatever is wrong with it."""
-        version, batcher = self._serving.find(
+        version, lanes = self._serving.find(
             inference.model, inference.version, inference.signature, inference.label
         )
-        rules = batcher.program.program.rules
+        batcher, rules = lanes.lane(inference.inputs)
         if inference.dtypes is not None:
             rules.check_dtypes(inference.dtypes)
         data, rows = rules.buffers(inference.inputs)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from serve_grpc.batcher import Batch, Batcher, Work
+from serve_grpc.batcher import Account, Batch, Batcher, Work
 
 # A queue that had work within so many seconds keeps the batches of slower ones short.
 RECENT_SECONDS = 1.0
@@ -37,6 +37,7 @@ class Scheduler:
 
     The queue that has had least of the device's time goes next. One that was idle does not save its share up. A batch
     is never longer than it pays while another queue has work, so that a slow model delays a fast one by one short batch.
+    The lanes of a signature count as one queue: they share an account, and of them goes the one that has waited longest.
 
     max_latency: seconds; a request that would be answered later is refused. infinity: no limit.
     """
@@ -45,8 +46,8 @@ class Scheduler:
         self._max_latency = max_latency
         self._changed = threading.Condition()
         self._ready: list[Batcher] = []
-        self._seen: dict[Batcher, float] = {}  # when a queue last had work
-        self._clock = 0.0  # `spent` of the queue that went last
+        self._seen: dict[Account, float] = {}  # when a queue last had work
+        self._clock = 0.0  # what the queue that went last had spent
         self._out = 0  # batches taken and not done
         self._held = False  # by a thread that runs what it submitted itself
         self._mine = 0  # batches that it was given in a row
@@ -66,7 +67,7 @@ class Scheduler:
                         refused.append((batcher, work, refusal))
                         continue
                 if not (batcher.queue or batcher.urgent):
-                    batcher.spent = max(batcher.spent, self._clock)
+                    batcher.account.spent = max(batcher.account.spent, self._clock)
                     self._ready.append(batcher)
                 batcher.put(work)
             mine = run_here and not (self._out or self._held) and self._quick()
@@ -114,7 +115,7 @@ class Scheduler:
         with self._changed:
             batcher.closed = True
             self._changed.wait_for(lambda: self._stopped or not (batcher.waiting or batcher.running))
-            self._seen.pop(batcher, None)
+            self._seen.pop(batcher.account, None)
 
     def stop(self) -> None:
         """Ends the executor once nothing waits any more."""
@@ -141,15 +142,15 @@ class Scheduler:
         else:
             batcher = min(
                 (b for b in ready if b.due() <= now or self._stopped),
-                key=lambda b: (not b.urgent, b.spent),
+                key=lambda b: (not b.urgent, b.account.spent, b.oldest),
                 default=ready[0],
             )
-        self._seen[batcher] = now
-        choice = batcher.choice
-        batch = batcher.take(now, choice.brisk if self._others(batcher, now) else choice.largest)
-        self._clock = batcher.spent
+        account, choice = batcher.account, batcher.choice
+        self._seen[account] = now
+        batch = batcher.take(now, choice.brisk if self._others(account, now) else choice.largest)
+        self._clock = account.spent
         if batch.rows:
-            batcher.spent += choice.seconds[choice.covering[batch.rows]]
+            account.spent += choice.seconds[choice.covering[batch.rows]]
         if not batcher.waiting:
             ready.remove(batcher)
         batcher.running += 1
@@ -157,8 +158,8 @@ class Scheduler:
         self._out += 1
         return batch
 
-    def _others(self, batcher: Batcher, now: float) -> bool:
-        """Whether another queue has work, or had some a moment ago."""
+    def _others(self, account: Account, now: float) -> bool:
+        """Whether a queue of another account has work, or had some a moment ago."""
         if len(self._seen) == 1:
             return False
-        return any(other is not batcher and now - at < RECENT_SECONDS for other, at in self._seen.items())
+        return any(other is not account and now - at < RECENT_SECONDS for other, at in self._seen.items())

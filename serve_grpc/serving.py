@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from serve_grpc.batcher import Batcher
 from serve_grpc.catalog import SERVING, Catalog
 from serve_grpc.errors import NotFound, NotLoaded
+from serve_grpc.lanes import Lanes
 from serve_grpc.plan import Routes
 from serve_grpc.version import LoadedVersion
 
@@ -75,9 +75,7 @@ class Serving:
         else:
             self._live.pop(model, None)
 
-    def find(
-        self, model: str, version: int, signature: str, label: str = ""
-    ) -> tuple[LoadedVersion, Batcher]:
+    def find(self, model: str, version: int, signature: str, label: str = "") -> tuple[LoadedVersion, Lanes]:
         """Where a request goes. version 0: what `label` stands for, or else the default; signature "": predict.
 
         Raises NotFound for names that are not here, NotLoaded for a version that is and does not answer.
@@ -92,11 +90,11 @@ class Serving:
         if found is None:
             raise self._absent(model, version, label, live)
         name = signature or DEFAULT_SIGNATURE
-        batcher = found.batchers.get(name)
-        if batcher is None:
-            has = ", ".join(found.batchers)
+        lanes = found.lanes.get(name)
+        if lanes is None:
+            has = ", ".join(found.lanes)
             raise NotFound(f"model {model!r} has no signature {name!r}; its signatures are: {has}")
-        return found, batcher
+        return found, lanes
 
     def _absent(self, model: str, version: int, label: str, live: Live) -> NotLoaded:
         """Raises NotFound for what is not here at all; else says why it does not answer."""

@@ -113,21 +113,14 @@ def _stages(stages: Json) -> str:
 
 
 def _signature(version: Json, signature: Json) -> str:
-    alone = len(version["signatures"]) == 1
-    runs = version["runs_by_bucket"]
-    rows = []
-    for bucket in signature["buckets"]:
-        error = bucket["golden_error"]
-        rows.append(
-            (
-                str(bucket["rows"]),
-                number(bucket["ms"]),
-                number(bucket["rows_per_second"]),
-                number(runs.get(str(bucket["rows"]), 0)) if alone else "",
-                "" if error is None else f"{error:.2g}",
-            )
-        )
+    lanes = signature["lanes"]
+    alone = len(version["signatures"]) == 1 and not lanes
+    runs = version["runs_by_bucket"] if alone else None
     heads = ("bucket", "ms a run", "rows/s", "runs", "golden error / allowed")
+    rows = [_bucket(bucket, runs) for bucket in signature["buckets"]]
+    if lanes:  # the length names the row, and each has the same few buckets
+        heads = ("length up to", *heads)
+        rows = [(str(lane["length"]), *_bucket(bucket, runs)) for lane in lanes for bucket in lane["buckets"]]
     tensors = table(
         "",
         ("takes", "gives"),
@@ -137,7 +130,19 @@ def _signature(version: Json, signature: Json) -> str:
     return (
         f"<h3>signature {escape(signature['name'])} "
         f'<span class="soft">· {number(signature["rows_waiting"])} rows wait</span></h3>{tensors}'
-        + table("Buckets in use, as measured at load", heads, rows, numbers=(0, 1, 2, 3, 4))
+        + table("Buckets in use, as measured at load", heads, rows, numbers=range(len(heads)))
+    )
+
+
+def _bucket(bucket: Json, runs: Mapping[str, int] | None) -> tuple[str, ...]:
+    """runs: how often each bucket ran, where that is known."""
+    error = bucket["golden_error"]
+    return (
+        str(bucket["rows"]),
+        number(bucket["ms"]),
+        number(bucket["rows_per_second"]),
+        "" if runs is None else number(runs.get(str(bucket["rows"]), 0)),
+        "" if error is None else f"{error:.2g}",
     )
 
 

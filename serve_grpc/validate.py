@@ -27,15 +27,22 @@ class InputRule:
     tail: tuple[int, ...]
     row_bytes: int
 
-    def __str__(self) -> str:
-        return f"{self.name} ({self.dtype_name} [{', '.join(('b', *map(str, self.tail)))}])"
-
 
 class SignatureRules:
-    """What a request to one signature must look like. Built once at load, read by any thread."""
+    """What a request to one signature must look like, symbols aside. Read by any thread.
 
-    def __init__(self, signature: str, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> None:
+    declared: the inputs with their symbols, for messages, where they have others than the batch.
+    """
+
+    def __init__(
+        self,
+        signature: str,
+        inputs: Sequence[TensorInfo],
+        outputs: Sequence[TensorInfo],
+        declared: Sequence[TensorInfo] | None = None,
+    ) -> None:
         self.signature = signature
+        self._declared = inputs if declared is None else declared
         self.inputs = tuple(_rule(tensor) for tensor in inputs)
         self.outputs = tuple(outputs)
         self._index = {rule.name: (at, rule) for at, rule in enumerate(self.inputs)}
@@ -113,7 +120,11 @@ class SignatureRules:
         return rows
 
     def _takes(self) -> str:
-        return f"signature {self.signature!r}, which takes: {', '.join(map(str, self.inputs))}"
+        return f"signature {self.signature!r}, which takes: {', '.join(map(_shown, self._declared))}"
+
+
+def _shown(tensor: TensorInfo) -> str:
+    return f"{tensor.name} ({tensor.dtype} [{', '.join(('b', *map(str, tensor.shape[1:])))}])"
 
 
 def _rule(tensor: TensorInfo) -> InputRule:

@@ -5,7 +5,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +15,19 @@ import jax
 from converters.bundle import Bundle, list_models, list_versions, read_manifest
 from converters.errors import BundleError
 from converters.manifest import Signature
-from serve_grpc.batcher import Batcher
+from serve_grpc.batcher import Account, Batcher
 from serve_grpc.buckets import BucketChoice, candidates, still_climbing, worth_using
 from serve_grpc.cache import CompileCache, Entry
-from serve_grpc.catalog import LOADING, SignatureInfo, VersionInfo
+from serve_grpc.catalog import LOADING, LaneInfo, SignatureInfo, VersionInfo
 from serve_grpc.device import Device
 from serve_grpc.errors import LoadRefused
 from serve_grpc.executables import StoredExecutables, compiler, entry_name, to_bytes
 from serve_grpc.executor import Runnable
+from serve_grpc.lanes import Lanes, OneLane, SequenceLanes, lane_name, worth_a_lane
 from serve_grpc.metrics import Metrics, VersionMetrics
 from serve_grpc.program import Program
-from serve_grpc.rehearsal import milliseconds, prove, time_all
+from serve_grpc.rehearsal import goldens_up_to, milliseconds, prove, time_all
+from serve_grpc.sequence_program import SequenceProgram
 from serve_grpc.settings import BatchSettings
 from serve_grpc.validate import SignatureRules
 
@@ -39,14 +41,27 @@ LAST_ROUNDS, LAST_ROUNDS_TO_PUBLISH = 1, 4
 
 @dataclass(frozen=True)
 class LoadedVersion:
-    """A version on the device. swap_key: two versions with equal keys differ only in weights."""
+    """A version on the device. swap_key: two versions with equal keys differ only in weights.
+
+    lanes: by signature. batchers, programs: all there are, by `lane_name`.
+    """
 
     model: str
     info: VersionInfo
     swap_key: str
+    lanes: Mapping[str, Lanes]
     batchers: Mapping[str, Batcher]
     programs: Mapping[str, Program]
     metrics: VersionMetrics
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A program that is proven. length: of its sequences, None where the signature has none."""
+
+    length: int | None
+    program: Program
+    seconds: Mapping[int, float]
 
 
 class Loader:
@@ -108,26 +123,30 @@ class Loader:
 
     def _loaded(self, model: str, bundle: Bundle, shared: LoadedVersion | None) -> LoadedVersion:
         weights = self._weights(bundle)
-        infos: dict[str, SignatureInfo] = {}
-        programs: dict[str, Program] = {}
+        loaded: dict[str, list[_Loaded]] = {}
         for name, signature in bundle.manifest.signatures.items():
-            start = time.monotonic()
             _check_batchable(signature)
-            rules = SignatureRules(signature.name, signature.inputs, signature.outputs)
-            program = programs[name] = Program(rules, weights, signature.pad)
-            if shared is None:
-                seconds, source = self._fill(model, bundle, signature, program)
-            else:
-                seconds, source = self._share(shared, bundle, signature, program), LIKE
-            infos[name] = SignatureInfo(
-                name, signature.inputs, signature.outputs, dict(seconds), dict(program.golden_errors)
-            )
-            log.info(
-                "loaded model=%s version=%s signature=%s buckets_ms=%s compiled=%s from=%s seconds=%.2f",
-                model, bundle.path.name, name, milliseconds(seconds), source == COMPILER, source,
-                time.monotonic() - start,
-            )  # fmt: skip
-        return self._assembled(model, int(bundle.path.name), bundle, infos, programs)
+            lanes = loaded[name] = []
+            # The longest first: a shorter one is there for what it saves.
+            for length in (None,) if signature.sequence is None else reversed(signature.sequence.lengths):
+                start = time.monotonic()
+                program = _program(signature, length, weights)
+                longer = lanes[0].seconds if lanes else None
+                if shared is None:
+                    seconds, source = self._fill(model, bundle, signature, program, length, longer)
+                else:
+                    seconds, source = self._share(shared, bundle, signature, program, length), LIKE
+                log.info(
+                    "loaded model=%s version=%s signature=%s buckets_ms=%s compiled=%s from=%s seconds=%.2f",
+                    model, bundle.path.name, lane_name(name, length), milliseconds(seconds) or "not worth it",
+                    source == COMPILER, source, time.monotonic() - start,
+                )  # fmt: skip
+                if length is not None and not seconds:
+                    if 2 * length <= (lanes[0].length or 0):
+                        break  # half the length saved next to nothing: shorter ones will not either
+                    continue
+                lanes.insert(0, _Loaded(length, program, dict(seconds)))
+        return self._assembled(model, int(bundle.path.name), bundle, loaded)
 
     def _weights(self, bundle: Bundle) -> Mapping[str, jax.Array]:
         """The weights on the device, while a second thread hashes every other file."""
@@ -149,45 +168,71 @@ class Loader:
             raise LoadRefused(f"the program needs {bundle.manifest.nr_devices} devices; needed: 1 per server")
 
     def _share(
-        self, old: LoadedVersion, bundle: Bundle, signature: Signature, program: Program
+        self,
+        old: LoadedVersion,
+        bundle: Bundle,
+        signature: Signature,
+        program: Program,
+        length: int | None,
     ) -> Mapping[int, float]:
         """The executables and costs of a version that differs in its weights only."""
-        for bucket, executable in old.programs[signature.name].executables.items():
+        name = lane_name(signature.name, length)
+        if name not in old.programs:
+            return {}
+        for bucket, executable in old.programs[name].executables.items():
             program.add(bucket, executable)
-        self._prove(bundle, signature, program)
-        return next(info for info in old.info.signatures if info.name == signature.name).bucket_seconds
+        self._prove(bundle, signature, program, length)
+        return old.batchers[name].choice.seconds
 
     def _fill(
-        self, model: str, bundle: Bundle, signature: Signature, program: Program
+        self,
+        model: str,
+        bundle: Bundle,
+        declared: Signature,
+        program: Program,
+        length: int | None,
+        longer: Mapping[int, float] | None,
     ) -> tuple[Mapping[int, float], str]:
-        """Proven executables from the cache or else from the compiler: seconds of the buckets in use, and whence."""
+        """Proven executables from the cache or else from the compiler: seconds of the buckets in use, and whence.
+
+        longer: the seconds of the next longer lane, if there is one. No buckets are in use where this one saves too
+        little, which the cache remembers as well.
+        """
+        signature = declared if length is None else declared.at_length(length)
         stored = self._stored.take(bundle.manifest, signature)
         if stored is not None:
+            if not stored.executables and longer is not None:
+                return {}, CACHE
             for bucket, executable in stored.executables.items():
                 program.add(bucket, executable)
             try:
-                self._prove(bundle, signature, program)
+                self._prove(bundle, declared, program, length)
                 return stored.seconds, CACHE
             # What was stored may not run here, in whatever way JAX says that; what is compiled here decides.
             except Exception as error:
                 program.keep(())
                 reason = str(error).partition("\n")[0]
                 log.warning("cache entry not used: model=%s signature=%s: %s", model, signature.name, reason)
-        measured = self._climb(bundle, signature, program)
+        measured = self._climb(bundle, signature, program, length)
         self.compiled[model] += len(measured)
         self._metrics.cache_misses.inc(len(measured))
         used = worth_using(measured)
+        if longer is not None and not worth_a_lane(used, longer):
+            used = {}
         program.keep(used)
-        self._prove(bundle, signature, program)
+        if used:
+            self._prove(bundle, declared, program, length)
         if self._publish is not None:
             executables = {bucket: to_bytes(program.executables[bucket]) for bucket in used}
             name = entry_name(bundle.manifest, signature, self._batch.max_batch)
             self._publish(name, Entry(executables, measured))
         return used, COMPILER
 
-    def _climb(self, bundle: Bundle, signature: Signature, program: Program) -> dict[int, float]:
+    def _climb(
+        self, bundle: Bundle, signature: Signature, program: Program, length: int | None
+    ) -> dict[int, float]:
         """Compiles and times one bucket after the other while that pays; the seconds of all of them."""
-        golden = bundle.goldens(signature.name)[0]
+        golden = goldens_up_to(bundle, signature.name, length)[0]
         exported = bundle.exported(signature.name)
         compile_bucket = compiler(exported, signature, program.weights, self._device)
         seconds: dict[int, float] = {}
@@ -200,8 +245,8 @@ class Loader:
             time_all(program, golden, seconds, self._beside_requests)
         return seconds
 
-    def _prove(self, bundle: Bundle, signature: Signature, program: Program) -> None:
-        goldens = bundle.goldens(signature.name)
+    def _prove(self, bundle: Bundle, signature: Signature, program: Program, length: int | None) -> None:
+        goldens = goldens_up_to(bundle, signature.name, length)
         prove(bundle, signature.name, program, goldens, self._device.platform, self._threads)
 
     def _assembled(
@@ -209,32 +254,66 @@ class Loader:
         model: str,
         version: int,
         bundle: Bundle,
-        infos: Mapping[str, SignatureInfo],
-        programs: Mapping[str, Program],
+        loaded: Mapping[str, Sequence[_Loaded]],
     ) -> LoadedVersion:
         manifest = bundle.manifest
         metrics = VersionMetrics(self._metrics, model, version, manifest.window_ends)
-        batchers = {}
-        for name, program in programs.items():
-            choice = BucketChoice.of(infos[name].bucket_seconds)
-            batchers[name] = Batcher(
-                Runnable(program, metrics),
-                choice,
-                self._batch.max_queue,
-                self._batch.max_delay,
-                self._device.overlap,
-            )
-        for name, batcher in batchers.items():
-            metrics.watch_depth(name, lambda batcher=batcher: batcher.rows)
+        lanes: dict[str, Lanes] = {}
+        batchers: dict[str, Batcher] = {}
+        for name, each in loaded.items():
+            mine = self._batchers(each, metrics)
+            batchers |= {lane_name(name, length): batcher for length, batcher in mine.items()}
+            lanes[name] = _lanes(manifest.signatures[name], mine)
+            metrics.watch_depth(name, lambda mine=mine: sum(batcher.rows for batcher in mine.values()))
         info = VersionInfo(
             version,
             LOADING,
-            signatures=tuple(infos.values()),
+            signatures=tuple(_described(manifest.signatures[name], each) for name, each in loaded.items()),
             window_ends=manifest.window_ends,
             usage=dict(manifest.usage),
             proven_at=time.time(),
         )
-        return LoadedVersion(model, info, bundle.swap_key, batchers, programs, metrics)
+        programs = {lane_name(name, one.length): one.program for name, each in loaded.items() for one in each}
+        return LoadedVersion(model, info, bundle.swap_key, lanes, batchers, programs, metrics)
+
+    def _batchers(self, loaded: Sequence[_Loaded], metrics: VersionMetrics) -> dict[int | None, Batcher]:
+        """A queue for each length. They are one model's: together they get one share of the device."""
+        account = Account()
+        return {
+            one.length: Batcher(
+                Runnable(one.program, metrics),
+                BucketChoice.of(one.seconds),
+                self._batch.max_queue,
+                self._batch.max_delay,
+                self._device.overlap,
+                account,
+            )
+            for one in loaded
+        }
+
+
+def _program(signature: Signature, length: int | None, weights: Mapping[str, jax.Array]) -> Program:
+    if length is not None:
+        return SequenceProgram(signature, length, weights)
+    rules = SignatureRules(signature.name, signature.inputs, signature.outputs)
+    return Program(rules, weights, signature.pad)
+
+
+def _lanes(signature: Signature, batchers: Mapping[int | None, Batcher]) -> Lanes:
+    if None in batchers:
+        return OneLane(batchers[None])
+    return SequenceLanes(signature, {length: b for length, b in batchers.items() if length is not None})
+
+
+def _described(signature: Signature, loaded: Sequence[_Loaded]) -> SignatureInfo:
+    lanes = tuple(
+        LaneInfo(one.length, one.seconds, dict(one.program.golden_errors))
+        for one in loaded
+        if one.length is not None
+    )
+    longest = loaded[-1]
+    errors = dict(longest.program.golden_errors)
+    return SignatureInfo(signature.name, signature.inputs, signature.outputs, longest.seconds, errors, lanes)
 
 
 def _check_batchable(signature: Signature) -> None:
@@ -245,5 +324,8 @@ def _check_batchable(signature: Signature) -> None:
             where = f"signature {signature.name!r}: {kind} {tensor.name!r} has shape {list(tensor.shape)}"
             if not tensor.shape or tensor.shape[0] != symbol:
                 raise LoadRefused(f"{where}; needed: {symbol!r} first, to batch requests")
-            if any(not isinstance(size, int) for size in tensor.shape[1:]):
+            free = (
+                1 if signature.sequence is None else 2
+            )  # where a sequence may stand, the manifest's reader knows
+            if any(not isinstance(size, int) for size in tensor.shape[free:]):
                 raise LoadRefused(f"{where}; needed: fixed sizes after {symbol!r}")

@@ -201,7 +201,7 @@ def _type(tensor: TensorInfo) -> str:
 
 
 def _dims(tensor: TensorInfo) -> list[int]:
-    return [int(size) for size in tensor.shape[1:]]
+    return [size if isinstance(size, int) else -1 for size in tensor.shape[1:]]
 
 
 def _release() -> str:

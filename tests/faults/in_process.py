@@ -12,6 +12,7 @@ from serve_grpc.buckets import BucketChoice
 from serve_grpc.catalog import SERVING, Catalog, SignatureInfo, VersionInfo
 from serve_grpc.errors import RequestError, status_of
 from serve_grpc.executor import Executor, Runnable
+from serve_grpc.lanes import OneLane
 from serve_grpc.metrics import Metrics, VersionMetrics
 from serve_grpc.program import Program
 from serve_grpc.protocol import Read, WireProtocol
@@ -94,8 +95,9 @@ class EchoServer:
         batcher = Batcher(Runnable(program, metrics), BucketChoice.of(seconds), 1_000_000)
         signature = SignatureInfo("predict", tuple(inputs.values()), (output,), seconds)
         info = VersionInfo(version, SERVING, "", (signature,), "2030-01-01")
+        lanes = {"predict": OneLane(batcher)}
         loaded = LoadedVersion(
-            model, info, f"{model}/{version}", {"predict": batcher}, {"predict": program}, metrics
+            model, info, f"{model}/{version}", lanes, {"predict": batcher}, {"predict": program}, metrics
         )
         self.catalog.put(model, info)
         self.serving.put(model, Live(loaded, {version: loaded}, {"stable": loaded}))

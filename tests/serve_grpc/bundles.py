@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from converters import TensorSpec, export_bundle
+from converters import SequenceSpec, TensorSpec, export_bundle
 
 SIZES = (4, 64, 64, 3)
 
@@ -124,4 +124,36 @@ def export_slow(models: Path, name: str = "slow") -> Path:
         outputs=("y",),
         example={"x": np.ones((3, 1), np.float32)},
         platforms=("cpu", "cuda"),
+    )
+
+
+LONGEST = 24
+
+
+def sequence_params(seed: int = 0) -> dict[str, np.ndarray]:
+    """Weights of `sequence`."""
+    rng = np.random.default_rng(seed)
+    layer = rng.normal(scale=1 / 16, size=(256, 256)).astype(np.float32)
+    return {"table": rng.normal(size=(16, 256)).astype(np.float32), "layer": layer}
+
+
+def sequence(params, tokens, keep, xp=jnp):
+    """What each position adds to those before it, and the mean of those that are kept."""
+    x = xp.tanh((params["table"][tokens] * keep[..., None]) @ params["layer"])
+    count = xp.maximum(keep.sum(1), 1)[:, None]
+    return {"running": xp.cumsum(x[..., :3], axis=1), "mean": (x.sum(1) / count).astype(np.float32)}
+
+
+def export_sequence(models: Path, version: int = 1, seed: int = 0, name: str = "sequence") -> Path:
+    """int32 and bool [b, t], t up to 24 -> float32 [b, t, 3] and [b, 256]."""
+    rng = np.random.default_rng(7)
+    return export_bundle(
+        models / name / str(version),
+        sequence,
+        sequence_params(seed),
+        inputs={"tokens": TensorSpec("int32", "b, t"), "keep": TensorSpec("bool", "b, t")},
+        outputs=("running", "mean"),
+        example={"tokens": rng.integers(0, 16, (5, 11)).astype(np.int32), "keep": rng.random((5, 11)) < 0.8},
+        platforms=("cpu", "cuda"),
+        sequence=SequenceSpec("t", most=LONGEST),
     )

@@ -42,6 +42,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def sequences(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """sequence alone: never changed by a test."""
+    folder = tmp_path_factory.mktemp("sequences")
+    bundles.export_sequence(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def one_model(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """mlp alone, for servers that have to be there soon."""
     folder = tmp_path_factory.mktemp("one")

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from serve_grpc.batcher import Batch, Batcher, Work
+from serve_grpc.batcher import Account, Batch, Batcher, Work
 from serve_grpc.buckets import BucketChoice, candidates, still_climbing, worth_using
 from serve_grpc.scheduler import Refusal, Scheduler
 from serve_grpc.transport import Call
@@ -149,6 +149,45 @@ def test_a_batch_is_short_while_another_model_waits() -> None:
     assert take(scheduler).batcher is fast
     submit(scheduler, slow, *[work(1) for _ in range(8)])
     assert len(take(scheduler).slices) == 1
+
+
+def lanes(count: int, choice: BucketChoice = FLAT) -> list[Batcher]:
+    """Queues that are one model's."""
+    account = Account()
+    return [Batcher(None, choice, 100, account=account) for _ in range(count)]
+
+
+def test_the_lanes_of_a_model_have_one_share_together() -> None:
+    scheduler = Scheduler()
+    mine, other = lanes(3), Batcher(None, FLAT, 100)
+    for queue in (*mine, other):
+        submit(scheduler, queue, *[work(8) for _ in range(6)])
+    took = [take(scheduler).batcher for _ in range(8)]
+    assert took.count(other) == 4, "half, not a quarter"
+
+
+def test_the_lanes_of_a_model_do_not_shorten_each_others_batches() -> None:
+    scheduler = Scheduler()
+    slow = BucketChoice.of({1: 0.1, 2: 0.2, 4: 0.39, 8: 0.78})
+    mine = lanes(2, slow)
+    for queue in mine:
+        submit(scheduler, queue, *[work(1) for _ in range(16)])
+    assert [len(take(scheduler).slices) for _ in range(4)] == [8, 8, 8, 8]
+    for queue in mine:
+        submit(scheduler, queue, *[work(1) for _ in range(8)])
+    submit(scheduler, Batcher(None, FLAT, 100), work(1, urgent=True))
+    take(scheduler)
+    assert len(take(scheduler).slices) == 1, "another model does"
+
+
+def test_of_the_lanes_of_a_model_goes_the_one_that_waits_longest() -> None:
+    scheduler = Scheduler()
+    busy, quiet, last = lanes(3)
+    submit(scheduler, busy, work(8))
+    submit(scheduler, quiet, work(1))
+    submit(scheduler, busy, *[work(8) for _ in range(5)])
+    submit(scheduler, last, work(1))
+    assert [take(scheduler).batcher for _ in range(4)] == [busy, quiet, busy, busy]
 
 
 def test_urgent_requests_go_first_and_among_themselves_in_order() -> None:
