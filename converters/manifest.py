@@ -201,6 +201,9 @@ def _manifest(raw: dict[str, Any]) -> Manifest:
     if not fields["platforms"] or not raw["signatures"]:
         raise ValueError("platforms and signatures may not be empty")
     fields["signatures"] = {name: _signature(value) for name, value in raw["signatures"].items()}
+    for name, signature in fields["signatures"].items():
+        if signature.name != name:
+            raise ValueError(f"the signature {name!r} is called {signature.name!r}")
     fields["weights"] = tuple(WeightSpec(**{**w, "shape": _sizes(w["shape"], int)}) for w in raw["weights"])
     fields["tolerances"] = {
         platform: {output: _tolerance(**value) for output, value in outputs.items()}

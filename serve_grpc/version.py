@@ -177,8 +177,8 @@ class Loader:
     ) -> Mapping[int, float]:
         """The executables and costs of a version that differs in its weights only."""
         name = lane_name(signature.name, length)
-        if name not in old.programs:
-            return {}
+        if length is not None and name not in old.programs:
+            return {}  # a lane that was not worth it
         for bucket, executable in old.programs[name].executables.items():
             program.add(bucket, executable)
         self._prove(bundle, signature, program, length)
