@@ -11,6 +11,7 @@ from typing import Any
 from converters.bundle import MODEL_NAME
 from converters.errors import BadSpec
 from converters.export import export_bundle, parse_version_name
+from converters.manifest import SequenceSpec
 from converters.spec import TensorSpec
 from train_job.checkpoints import StepInfo, choose_step, load_params
 from train_job.presets import get_preset
@@ -22,7 +23,10 @@ WAIT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class RunExport:
-    """Which checkpoint becomes which bundle. `step` is "latest", "best" or a number; `name` None takes the run's."""
+    """Which checkpoint becomes which bundle. `step` is "latest", "best" or a number; `name` None takes the run's.
+
+    dynamic_length: each request chooses the length of its sequences.
+    """
 
     root: Path
     run: str
@@ -31,6 +35,7 @@ class RunExport:
     version: str = "next"
     platforms: Sequence[str] = ("cpu", "cuda")
     wait: bool = False
+    dynamic_length: bool = False
 
 
 def export_run(settings: RunExport, say: Callable[[str], None] = print) -> Path:
@@ -48,6 +53,13 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> Path:
     preset = get_preset(record.preset)
     signature = preset.predict_signature
     predict = preset.predict_fn()
+    takes, sequence = signature.inputs, None
+    if settings.dynamic_length:
+        if not signature.any_length:
+            raise BadSpec(
+                f"--dynamic-length: preset {record.preset} has no sequence; its inputs are of fixed sizes"
+            )
+        takes, sequence = signature.any_length, SequenceSpec("t", signature.longest)
 
     def function(params: Mapping[str, Any], **inputs: Any) -> dict[str, Any]:
         return predict(params, inputs)
@@ -57,12 +69,13 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> Path:
         settings.root / "models" / name / settings.version,
         function,
         load_params(run_dir, chosen.step),
-        inputs={name: TensorSpec(*spec) for name, spec in signature.inputs.items()},
+        inputs={name: TensorSpec(*spec) for name, spec in takes.items()},
         outputs=signature.outputs,
         example=preset.example_inputs(EXAMPLE_ROWS, seed=0),
         platforms=settings.platforms,
         usage=signature.usage,
         provenance=_provenance(record, chosen),
+        sequence=sequence,
     )
 
 

@@ -1,7 +1,7 @@
 """Text to and from a byte-level language model behind Predict, as its bundle's `usage` describes it.
 
-The model is causal and takes a fixed window: the prompt's last bytes stand at its left, padding at its right, and
-the logits at the last byte of the prompt are those of the byte that follows.
+The model is causal and takes a window: the prompt's last bytes stand at its left, and where its length is fixed padding
+at its right. The logits at the last byte of the prompt are those of the byte that follows.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from jaxport.errors import UsageError
 
 @dataclass(frozen=True)
 class TextModel:
-    """A served model that continues text; `context` in bytes."""
+    """A served model that continues text; `context` in bytes. fixed: it takes windows of just that length."""
 
     client: Client
     model: str
@@ -23,11 +23,12 @@ class TextModel:
     input: str
     output: str
     context: int
+    fixed: bool
 
     def logits(self, text: bytes) -> np.ndarray:
         """float32 [256]: how likely each byte is to follow `text`."""
         window = np.frombuffer(text[-self.context :], np.uint8)
-        tokens = np.zeros((1, self.context), np.int32)
+        tokens = np.zeros((1, self.context if self.fixed else len(window)), np.int32)
         tokens[0, : len(window)] = window
         outputs = self.client.predict(
             self.model, {self.input: tokens}, version=self.version, outputs=[self.output]
@@ -59,5 +60,7 @@ def open_text_model(client: Client, model: str, version: int = 0) -> TextModel:
             f"--text: {model} version {found.version} is no byte-level language model "
             f"(task {usage.get('task', 'not given')}); pass --input NAME=... instead"
         )
+    fixed = not any(signature.lengths for signature in found.signatures if signature.name == "predict")
     # Pinned to the version that described itself: a newer one may arrive between two bytes.
-    return TextModel(client, model, found.version, usage["input"], usage["output"], int(usage["context"]))
+    names = usage["input"], usage["output"]
+    return TextModel(client, model, found.version, *names, int(usage["context"]), fixed)

@@ -35,11 +35,15 @@ class PredictSignature:
 
     inputs: name -> (dtype, shape), the shape as text with a symbolic batch: ("int32", "b, 256").
     outputs: names, in order. usage: what a client needs to know, all text, for instance task and tokenizer.
+    any_length: the inputs where a second dimension "t", of up to `longest`, is left to each request; empty where the
+    model takes none. It must then not look behind a position.
     """
 
     inputs: Mapping[str, tuple[str, str]]
     outputs: tuple[str, ...]
     usage: Mapping[str, str]
+    any_length: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    longest: int = 0
 
 
 class ModelConfig(Protocol):

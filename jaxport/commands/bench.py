@@ -109,7 +109,8 @@ def _prepare(client: Client, options: argparse.Namespace) -> tuple[int, list[byt
     generator = np.random.default_rng(0)
     requests = []
     for _ in range(DIFFERENT):
-        inputs = {spec.name: _random(generator, spec, options.rows) for spec in signature.inputs}
+        length = int(generator.integers(1, signature.lengths[-1] + 1)) if signature.lengths else 0
+        inputs = {spec.name: _random(generator, spec, options.rows, length) for spec in signature.inputs}
         client.predict(options.model, inputs, signature=options.signature)
         tensors = [array_to_tensor(name, value) for name, value in inputs.items()]
         request = wire.PredictRequest(model=options.model, signature=options.signature, inputs=tensors)
@@ -117,9 +118,9 @@ def _prepare(client: Client, options: argparse.Namespace) -> tuple[int, list[byt
     return found.version, requests
 
 
-def _random(generator: np.random.Generator, spec: wire.TensorSpec, rows: int) -> np.ndarray:
-    """Rows of the input's kind. Integers stay small, as they are often indices."""
-    shape = (rows, *(int(size) for size in spec.shape[1:]))
+def _random(generator: np.random.Generator, spec: wire.TensorSpec, rows: int, length: int) -> np.ndarray:
+    """Rows of the input's kind. Integers stay small, as they are often indices. length: of a sequence."""
+    shape = (rows, *(int(size) if size.isdigit() else length for size in spec.shape[1:]))
     dtype = np.dtype(spec.dtype)
     if dtype.kind in "iub":
         return generator.integers(0, 2 if dtype.kind == "b" else 100, shape).astype(dtype)

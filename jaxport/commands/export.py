@@ -15,6 +15,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     flag("--wait", action="store_true", help="wait until the run is finished")
     flag("--name", metavar="MODEL", help="the model's name (default: the run's)")
     flag("--version", default="next", metavar="next|N", help="the version's number (default: next)")
+    flag(
+        "--dynamic-length",
+        action="store_true",
+        help="let each request choose the length of its sequences (default: the length that was trained)",
+    )
     flag("--platforms", default="cpu,cuda", help=f"some of {','.join(PLATFORMS)} (default: cpu,cuda)")
 
 
@@ -35,6 +40,7 @@ def run(options: argparse.Namespace) -> int:
         version=options.version,
         platforms=platforms,
         wait=options.wait,
+        dynamic_length=options.dynamic_length,
     )
     path = export_run(settings)
     manifest = read_manifest(path)

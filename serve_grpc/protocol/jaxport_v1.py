@@ -106,5 +106,9 @@ def _signature(info: SignatureInfo) -> pb.Signature:
         ]
 
     return pb.Signature(
-        name=info.name, inputs=specs(info.inputs), outputs=specs(info.outputs), buckets=info.buckets
+        name=info.name,
+        inputs=specs(info.inputs),
+        outputs=specs(info.outputs),
+        buckets=info.buckets,
+        lengths=[lane.length for lane in info.lanes],
     )

@@ -52,6 +52,14 @@ def test_an_earlier_step_and_the_best_one_can_be_exported(made: Made, tmp_path: 
     assert none.returncode == 2 and "20, 40" in none.stderr
 
 
+def test_a_model_without_a_sequence_has_no_dynamic_length(made: Made) -> None:
+    done = jaxport("export", "--run", "digits", "--dynamic-length", "--root", str(made.root))
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith(
+        "preset digits has no sequence; its inputs are of fixed sizes"
+    )
+
+
 def test_one_server_answers_both_models(made: Made, tmp_path: Path) -> None:
     with running_server(made.models, "--max-batch", "8") as server:
         at = ("--address", server.grpc)

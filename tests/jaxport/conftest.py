@@ -1,4 +1,4 @@
-"""One server with a classifier and a language model of one table, for everything that a client does."""
+"""One server with a classifier and language models of one table, for everything that a client does."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from converters import TensorSpec, export_bundle
+from converters import SequenceSpec, TensorSpec, export_bundle
 from jaxport import Client
 from tests.converters.conftest import export_iris
 from tests.server_process import ServerProcess
@@ -34,15 +34,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     export_iris(root / "models" / "iris" / "1")
     (root / "models" / "iris" / "labels").mkdir()
     (root / "models" / "iris" / "labels" / "stable").write_text("1\n")
-    export_bundle(
-        root / "models" / "letters" / "1",
-        next_letter,
-        {"table": np.roll(np.eye(256, dtype=np.float32) * 9, 1, axis=1)},
-        inputs={"tokens": TensorSpec("int32", f"b, {CONTEXT}")},
-        outputs=("logits",),
-        example={"tokens": np.arange(4 * CONTEXT, dtype=np.int32).reshape(4, CONTEXT)},
-        usage=USAGE,
-    )
+    # letters takes windows of one length, phrases of any up to it.
+    for name, shape, sequence in (
+        ("letters", f"b, {CONTEXT}", None),
+        ("phrases", "b, t", SequenceSpec("t", CONTEXT)),
+    ):
+        export_bundle(
+            root / "models" / name / "1",
+            next_letter,
+            {"table": np.roll(np.eye(256, dtype=np.float32) * 9, 1, axis=1)},
+            inputs={"tokens": TensorSpec("int32", shape)},
+            outputs=("logits",),
+            example={"tokens": np.arange(4 * CONTEXT, dtype=np.int32).reshape(4, CONTEXT)},
+            usage=USAGE,
+            sequence=sequence,
+        )
     with running_server(root / "models", "--max-batch", "8") as running:
         yield running
 

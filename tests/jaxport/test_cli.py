@@ -79,10 +79,11 @@ def test_predict_writes_the_outputs_to_a_file(server: ServerProcess, tmp_path: P
         assert outputs["logits"].shape == (1, 3)
 
 
-def test_predict_continues_text_byte_by_byte(server: ServerProcess) -> None:
-    """The prompt is longer than the model's context, which slides along."""
-    prompt = "0123456789abcdefghij"
-    done = jaxport("predict", "letters", "--text", prompt, "--bytes", "5", "--address", server.grpc, "--json")
+@pytest.mark.parametrize("model", ["letters", "phrases"])
+@pytest.mark.parametrize("prompt", ["hij", "0123456789abcdefghij"])
+def test_predict_continues_text_byte_by_byte(server: ServerProcess, model: str, prompt: str) -> None:
+    """The longer prompt is longer than the models' context, which slides along."""
+    done = jaxport("predict", model, "--text", prompt, "--bytes", "5", "--address", server.grpc, "--json")
     answer = json.loads(done.stdout)
     assert answer["continuation"] == "klmno"
     assert answer["next"][0]["byte"] == ord("k") and answer["next"][0]["probability"] > 0.9
@@ -125,6 +126,12 @@ def test_bench_counts_what_the_server_did(server: ServerProcess, tmp_path: Path)
     assert one["mean_batch_rows"] == 1
     assert many["mean_batch_rows"] > 1
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_bench_sends_what_lengths_a_model_takes(server: ServerProcess) -> None:
+    flags = ("--concurrency", "4", "--seconds", "0.5", "--http-address", server.http, "--json")
+    (result,) = json.loads(jaxport("bench", "phrases", "--address", server.grpc, *flags).stdout)
+    assert result["errors"] == 0 and result["requests"] > 0
 
 
 def test_bench_at_a_rate_starts_requests_by_the_clock(server: ServerProcess) -> None:

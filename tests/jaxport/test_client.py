@@ -100,11 +100,15 @@ def test_jax_arrays_are_taken_too(client: Client) -> None:
 
 
 def test_what_a_server_has_can_be_asked(client: Client) -> None:
-    assert set(client.models()) == {"iris", "letters"}
+    assert set(client.models()) == {"iris", "letters", "phrases"}
     found = client.model("letters")
     assert (found.version, found.state, found.usage["task"]) == (1, "SERVING", "next_token")
     assert list(found.signatures[0].inputs[0].shape) == ["b", "16"]
     assert list(found.signatures[0].buckets) == sorted(found.signatures[0].buckets)
+    assert list(found.signatures[0].lengths) == []
+    (free,) = client.model("phrases").signatures
+    assert list(free.inputs[0].shape) == ["b", "t"] and list(free.outputs[0].shape) == ["b", "t", "256"]
+    assert set(free.lengths) <= {8, 16} and free.lengths[-1] == 16
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class NextToken:
         return rows * self.context
 
     def signature(self) -> PredictSignature:
-        """int32 tokens [b, context] -> float32 logits [b, context, 256]."""
+        """int32 tokens [b, context] -> float32 logits [b, context, 256]; or [b, t] -> [b, t, 256]."""
         return PredictSignature(
             inputs={"tokens": ("int32", f"b, {self.context}")},
             outputs=("logits",),
@@ -64,6 +64,8 @@ class NextToken:
                 "output": "logits",
                 "context": str(self.context),
             },
+            any_length={"tokens": ("int32", "b, t")},
+            longest=self.context,
         )
 
     def example_inputs(self, rows: int, seed: int) -> dict[str, np.ndarray]:
