@@ -110,7 +110,7 @@ def _add_limits(flag: Callable[..., Any]) -> None:
         type=int,
         default=BatchSettings.max_queue,
         metavar="ROWS",
-        help="rows that may wait per model and signature",
+        help="rows that may wait per model and signature; of a sequence, per length that is compiled",
     )
     flag(
         "--max-batch",
