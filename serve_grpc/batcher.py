@@ -20,6 +20,10 @@ QUICK_SECONDS = 0.0005
 # How much the newest batch of a busy queue says of its pace, and an idle one forgets of it.
 NEWEST_SHARE = 0.2
 FORGOTTEN_SHARE = 0.05
+# Callers that wait for an answer before they ask again come back together, a moment after it: a run that takes long is
+# worth this share of its time to have all of them in the next one.
+RETURN_SHARE = 0.02
+LEAST_RETURN_SECONDS = 0.0005  # shorter than this nobody is back
 # A prediction is not kept to the millisecond: this much of --max-latency is promised away.
 PROMISED = 0.75
 
@@ -107,6 +111,9 @@ class Batcher:
         # Seconds that a row takes in this server, over what it takes alone at the best rate.
         self.slowdown = 1.0
         self.busy_since: float | None = None
+        # Rows that are likely to be back, and until when they are waited for.
+        self.returning = 0
+        self.returned_by = 0.0
 
     @property
     def waiting(self) -> bool:
@@ -144,9 +151,13 @@ class Batcher:
 
     def due(self) -> float:
         """When the batch that waits should go, in seconds of time.monotonic()."""
-        if not self.max_delay or self.rows >= self.choice.largest:
+        if self.rows >= self.choice.largest:
             return 0.0
-        return min(queue[0].call.received for queue in (self.urgent, self.queue) if queue) + self.max_delay
+        by = self.returned_by if self.rows < self.returning else 0.0
+        if not self.max_delay:
+            return by
+        oldest = min(queue[0].call.received for queue in (self.urgent, self.queue) if queue)
+        return max(by, oldest + self.max_delay)
 
     def take(self, now: float, most: int) -> Batch:
         """The next batch of up to `most` rows, urgent requests first, else in order of arrival.
@@ -218,3 +229,6 @@ class Batcher:
         elif batch.rows:
             self.slowdown += FORGOTTEN_SHARE * (1.0 - self.slowdown)
         self.busy_since = now if self.rows else None
+        patience = RETURN_SHARE * (now - batch.taken)
+        self.returning = 0 if self.running or patience < LEAST_RETURN_SECONDS else batch.rows
+        self.returned_by = now + patience

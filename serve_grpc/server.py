@@ -32,6 +32,7 @@ from serve_grpc.memory import Memory
 from serve_grpc.metrics import Metrics
 from serve_grpc.overview import Overview, ServerFacts
 from serve_grpc.pages import pages
+from serve_grpc.priorities import compute_after_requests, load_after_requests
 from serve_grpc.protocol import WireProtocol
 from serve_grpc.protocol.jaxport_v1 import JaxportV1
 from serve_grpc.protocol.open_inference import OpenInference
@@ -188,6 +189,8 @@ class Server:
         gc.freeze()
         self._health.set_ready()
         self._loader.end_look_ahead()
+        compute_after_requests()
+        load_after_requests()  # this thread is the one that loads
         compiled = self._loader.compiled
         log.info("ready %s cache_misses=%d", self._addresses, compiled.total())
         if compiled:
