@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from serve_grpc.batcher import Buffer, Slice, Work
 from serve_grpc.transport import Answer
 
+# Bytes of one output up to which pieces of a copy are cheaper than views of it.
+SMALL = 1 << 16
+
 # Requests whose last rows were in a run, and what to send for each.
 Answered = tuple[list[Work], list[Answer]]
 
@@ -13,13 +16,15 @@ def answers(slices: Sequence[Slice], outputs: Sequence[memoryview], row_bytes: S
     """Every request whose last rows these are, and its answer; pieces of the others are kept with them."""
     works: list[Work] = []
     found: list[Answer] = []
-    single = (outputs[0], row_bytes[0]) if len(outputs) == 1 else None
+    single: tuple[Buffer, int] | None = (outputs[0], row_bytes[0]) if len(outputs) == 1 else None
+    if single is not None and len(outputs[0]) <= SMALL:
+        single = bytes(outputs[0]), row_bytes[0]
     at = 0
     for work, start, stop in slices:
         end = at + stop - start
         if single is not None:
             output, size = single
-            data = [output[at * size : end * size]]
+            data: Sequence[Buffer] = (output[at * size : end * size],)
         else:
             data = [outputs[i][at * row_bytes[i] : end * row_bytes[i]] for i in work.outputs]
         at = end

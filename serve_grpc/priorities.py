@@ -40,9 +40,9 @@ def _named(beginnings: tuple[str, ...]) -> list[int]:
     return found
 
 
-def _renice(threads: Iterable[int], nice: int) -> None:
+def _renice(threads: Iterable[int], by: int) -> None:
     if sys.platform != "linux":
         return
     for thread in threads:
         with contextlib.suppress(OSError):  # it has ended, or a sandbox does not allow it: only order is lost
-            os.setpriority(os.PRIO_PROCESS, thread, nice)
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + by)

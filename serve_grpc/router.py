@@ -28,6 +28,8 @@ WAKE_SECONDS = 0.2
 MOST_ROUTES = 4096
 # Times that a request is sent on because its version was replaced between look-up and queue.
 MOST_TRIES = 5
+# Data of so many bytes is copied out of its payload: a view of it costs more.
+SMALL = 4096
 # A reason names what came, and a name that came may have megabytes.
 LONGEST_REASON = 2000
 
@@ -115,7 +117,14 @@ class Router:
         works: list[tuple[Batcher, Work]] = []
         answers: list[Answer] = []
         live, access = self._serving.live, self._access
-        route, method, begin, size, length = None, "", b"", 0, 0  # of the call before: most are like it
+        route, method, begin, size, length, small = (
+            None,
+            "",
+            b"",
+            0,
+            0,
+            True,
+        )  # of the call before: most are like it
         for call in calls:
             payload = call.payload
             if (
@@ -125,7 +134,8 @@ class Router:
                 and call.method == method
                 and payload.startswith(begin)
             ):
-                works.append((route.batcher, route.work(call, (memoryview(payload)[size:],))))
+                data = payload[size:] if small else memoryview(payload)[size:]
+                works.append((route.batcher, route.work(call, (data,))))
                 continue
             heads = by_method[call.method]
             head, current = heads.find(payload), None
@@ -136,6 +146,7 @@ class Router:
                     route = None  # to be refused as any other
                 if route is not None:
                     method, begin, size, length = call.method, head.head, len(head.head), len(payload)
+                    small = length - size <= SMALL
                     works.append((route.batcher, route.work(call, (memoryview(payload)[size:],))))
                     continue
             found = self._admit(self._request(call), works, answers)
