@@ -29,9 +29,10 @@ def answers(slices: Sequence[Slice], outputs: Sequence[memoryview], row_bytes: S
             data = [outputs[i][at * row_bytes[i] : end * row_bytes[i]] for i in work.outputs]
         at = end
         if stop - start != work.rows:
-            data = joined(work, data, stop)
-            if data is None:
+            whole = joined(work, data, stop)
+            if whole is None:
                 continue
+            data = whole
         works.append(work)
         found.append((work.call, work.encode(data)))
     return works, found
