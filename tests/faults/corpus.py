@@ -25,6 +25,8 @@ ARRAYS: dict[str, dict[str, np.ndarray]] = {
     "bytes": {"u": np.arange(10, dtype=np.uint8).reshape(2, 5)},
     "flags": {"b": np.ones((1, 3), bool)},
     "wide": {"n": np.array([[2**40, -1]], np.int64)},
+    "words": {"w": np.array([[7, 8, 9], [1, 2, 3]], np.int32)},
+    "pairs": {"p": np.array([[[1, 2], [3, 4], [5, 6]]], np.float32), "q": np.array([[True, False, True]])},
 }
 DATATYPES = {
     "float32": "FP32", "int32": "INT32", "bfloat16": "BF16", "uint8": "UINT8", "bool": "BOOL", "int64": "INT64",

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from converters.manifest import TensorInfo
-from serve_grpc.batcher import Batcher
+from converters.manifest import SequenceSpec, Signature, TensorInfo
+from serve_grpc.batcher import Account, Batcher
 from serve_grpc.buckets import BucketChoice
 from serve_grpc.catalog import SERVING, Catalog, SignatureInfo, VersionInfo
 from serve_grpc.errors import RequestError, status_of
 from serve_grpc.executor import Executor, Runnable
-from serve_grpc.lanes import OneLane
+from serve_grpc.lanes import OneLane, SequenceLanes
 from serve_grpc.metrics import Metrics, VersionMetrics
 from serve_grpc.program import Program
 from serve_grpc.protocol import Read, WireProtocol
@@ -22,6 +22,7 @@ from serve_grpc.protocol.tensorflow_serving import TensorflowServing
 from serve_grpc.route import Routes
 from serve_grpc.router import LONGEST_REASON, Router
 from serve_grpc.scheduler import Scheduler
+from serve_grpc.sequence_program import SequenceProgram
 from serve_grpc.serving import Live, Serving
 from serve_grpc.transport import Answer, Call, Status
 from serve_grpc.validate import SignatureRules
@@ -29,6 +30,7 @@ from serve_grpc.version import LoadedVersion
 
 MAX_MESSAGE_BYTES = 1 << 20
 MAX_LATENCY = float("inf")
+SEQUENCE = SequenceSpec("t", 12)
 INPUTS = {
     "echo": {"x": ("float32", (2,))},
     "tokens": {"tokens": ("int32", (8,))},
@@ -37,6 +39,8 @@ INPUTS = {
     "flags": {"b": ("bool", (3,))},
     "wide": {"n": ("int64", (2,))},
     "large": {"page": ("uint8", (4096,))},
+    "words": {"w": ("int32", ("t",))},
+    "pairs": {"p": ("float32", ("t", 2)), "q": ("bool", ("t",))},
 }
 
 
@@ -86,19 +90,28 @@ class EchoServer:
         """From now on a model takes these inputs and gives the first one back as `y`."""
         first = next(iter(inputs.values()))
         output = TensorInfo("y", first.dtype, first.shape)
-        rules = SignatureRules("predict", list(inputs.values()), [output])
-        program = Program(rules, {}, {})
+        sequence = SEQUENCE if "t" in first.shape else None
+        declared = Signature("predict", (*inputs.values(),), (output,), "b", (), {}, "", sequence)
         seconds = {bucket: 1e-5 * (1 + bucket / 8) for bucket in (1, 2, 4, 8)}
-        for bucket in seconds:
-            program.add(bucket, lambda _, arrays: {"y": arrays[first.name].copy()})
         metrics = VersionMetrics(self.metrics, model, version, "2030-01-01")
-        batcher = Batcher(Runnable(program, metrics), BucketChoice.of(seconds), 1_000_000)
-        signature = SignatureInfo("predict", tuple(inputs.values()), (output,), seconds)
+        batchers: dict[int, Batcher] = {}
+        account = Account()
+        for length in (0,) if sequence is None else sequence.lengths:
+            if sequence is None:
+                program = Program(SignatureRules("predict", declared.inputs, declared.outputs), {}, {})
+            else:
+                program = SequenceProgram(declared, length, {})
+            for bucket in seconds:
+                program.add(bucket, lambda _, arrays: {"y": arrays[first.name].copy()})
+            runnable, choice = Runnable(program, metrics), BucketChoice.of(seconds)
+            batchers[length] = Batcher(runnable, choice, 1_000_000, account=account)
+        lanes = OneLane(batchers[0]) if sequence is None else SequenceLanes(declared, batchers)
+        programs = {str(length): batcher.program.program for length, batcher in batchers.items()}
+        queues = {str(length): batcher for length, batcher in batchers.items()}
+        signature = SignatureInfo("predict", declared.inputs, (output,), seconds)
         info = VersionInfo(version, SERVING, "", (signature,), "2030-01-01")
-        lanes = {"predict": OneLane(batcher)}
-        loaded = LoadedVersion(
-            model, info, f"{model}/{version}", lanes, {"predict": batcher}, {"predict": program}, metrics
-        )
+        key = f"{model}/{version}"
+        loaded = LoadedVersion(model, info, key, {"predict": lanes}, queues, programs, metrics)
         self.catalog.put(model, info)
         self.serving.put(model, Live(loaded, {version: loaded}, {"stable": loaded}))
 
