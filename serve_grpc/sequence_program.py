@@ -68,10 +68,20 @@ class SequenceProgram(Program):
         """As `Program.answers`, each answer as long as its request."""
         works: list[Work] = []
         found: list[Answer] = []
+        outputs = [bytes_of(array) for array in arrays]
+        sizes = self.rules.output_row_bytes
         at = 0
         for work, start, stop in slices:
-            end = at + stop - start
-            data: Sequence[Buffer] | None = [bytes_of(array) for array in self.cut(work, arrays, at, end)]
+            end, length = at + stop - start, self.length_of(work)
+            data: list[Buffer] | None = []
+            for i in work.outputs:
+                size = sizes[i]
+                if not self._cuts[i] or length == self.length:
+                    data.append(outputs[i][at * size : end * size])
+                elif end - at == 1:  # its beginning is without gaps
+                    data.append(outputs[i][at * size : at * size + size // self.length * length])
+                else:
+                    data.append(bytes_of(arrays[i][at:end, :length]))
             at = end
             if stop - start != work.rows:
                 data = joined(work, data, stop)
