@@ -55,9 +55,13 @@ class Work:
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """Device seconds of the queues that count as one when the device is shared: the lanes of a signature."""
+    """Device seconds of the queues that count as one when the device is shared: the lanes of a signature.
+
+    lanes: those queues, ascending by length, where there are several: each can run what waits in those before it.
+    """
 
     spent: float = 0.0
+    lanes: "Sequence[Batcher]" = ()
 
 
 # Rows start to stop of a request. A plain tuple: there is one for every request of every batch.
@@ -171,6 +175,12 @@ class Batcher:
         if not self.urgent:  # what did not fit goes before those that are not urgent
             self._fill(self.queue, batch, room)
         return batch
+
+    def join(self, batch: Batch, room: int) -> None:
+        """Everything that waits here goes with a batch of a longer lane, which has room for it."""
+        self._fill(self.urgent, batch, room)
+        self._fill(self.queue, batch, room)
+        self.busy_since = None  # the pace of this queue is not seen in its own batches
 
     def _fill(self, queue: deque[Work], batch: Batch, room: int) -> int:
         """Moves requests from `queue` to the batch until it has `room` rows; the room may grow for a lone large one."""

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from serve_grpc.batcher import Account, Batch, Batcher, Work
+from serve_grpc.together import taken_together, worth_joining
 
 # A queue that had work within so many seconds keeps the batches of slower ones short.
 RECENT_SECONDS = 1.0
@@ -37,7 +38,8 @@ class Scheduler:
 
     The queue that has had least of the device's time goes next. One that was idle does not save its share up. A batch
     is never longer than it pays while another queue has work, so that a slow model delays a fast one by one short batch.
-    The lanes of a signature count as one queue: they share an account, and of them goes the one that has waited longest.
+    The lanes of a signature count as one queue: they share an account, and of them goes the one that has waited longest,
+    with others where one run of a longer lane costs less than theirs.
 
     max_latency: seconds; a request that would be answered later is refused. infinity: no limit.
     """
@@ -145,14 +147,22 @@ class Scheduler:
                 key=lambda b: (not b.urgent, b.account.spent, b.oldest),
                 default=ready[0],
             )
-        account, choice = batcher.account, batcher.choice
+        account = batcher.account
         self._seen[account] = now
-        batch = batcher.take(now, choice.brisk if self._others(account, now) else choice.largest)
+        brisk = self._others(account, now)
+        joined = worth_joining(account.lanes, batcher, brisk) if account.lanes and len(ready) > 1 else ()
+        if joined:
+            batcher, batch = joined[-1], taken_together(joined, now)
+            choice = batcher.choice
+        else:
+            choice = batcher.choice
+            batch = batcher.take(now, choice.brisk if brisk else choice.largest)
         self._clock = account.spent
         if batch.rows:
             account.spent += choice.seconds[choice.covering[batch.rows]]
-        if not batcher.waiting:
-            ready.remove(batcher)
+        for lane in joined or (batcher,):
+            if not lane.waiting:
+                ready.remove(lane)
         batcher.running += 1
         batcher.rows_running += batch.rows
         self._out += 1

@@ -279,7 +279,7 @@ class Loader:
     def _batchers(self, loaded: Sequence[_Loaded], metrics: VersionMetrics) -> dict[int | None, Batcher]:
         """A queue for each length. They are one model's: together they get one share of the device."""
         account = Account()
-        return {
+        batchers = {
             one.length: Batcher(
                 Runnable(one.program, metrics),
                 BucketChoice.of(one.seconds),
@@ -290,6 +290,9 @@ class Loader:
             )
             for one in loaded
         }
+        if len(batchers) > 1:
+            account.lanes = tuple(batchers.values())
+        return batchers
 
 
 def _program(signature: Signature, length: int | None, weights: Mapping[str, jax.Array]) -> Program:

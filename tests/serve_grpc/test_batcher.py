@@ -151,15 +151,16 @@ def test_a_batch_is_short_while_another_model_waits() -> None:
     assert len(take(scheduler).slices) == 1
 
 
-def lanes(count: int, choice: BucketChoice = FLAT) -> list[Batcher]:
-    """Queues that are one model's."""
+def lanes(*choices: BucketChoice) -> list[Batcher]:
+    """Queues that are one model's, ascending by length."""
     account = Account()
-    return [Batcher(None, choice, 100, account=account) for _ in range(count)]
+    account.lanes = [Batcher(None, choice, 100, account=account) for choice in choices]
+    return list(account.lanes)
 
 
 def test_the_lanes_of_a_model_have_one_share_together() -> None:
     scheduler = Scheduler()
-    mine, other = lanes(3), Batcher(None, FLAT, 100)
+    mine, other = lanes(FLAT, FLAT, FLAT), Batcher(None, FLAT, 100)
     for queue in (*mine, other):
         submit(scheduler, queue, *[work(8) for _ in range(6)])
     took = [take(scheduler).batcher for _ in range(8)]
@@ -169,7 +170,7 @@ def test_the_lanes_of_a_model_have_one_share_together() -> None:
 def test_the_lanes_of_a_model_do_not_shorten_each_others_batches() -> None:
     scheduler = Scheduler()
     slow = BucketChoice.of({1: 0.1, 2: 0.2, 4: 0.39, 8: 0.78})
-    mine = lanes(2, slow)
+    mine = lanes(slow, slow)
     for queue in mine:
         submit(scheduler, queue, *[work(1) for _ in range(16)])
     assert [len(take(scheduler).slices) for _ in range(4)] == [8, 8, 8, 8]
@@ -182,12 +183,57 @@ def test_the_lanes_of_a_model_do_not_shorten_each_others_batches() -> None:
 
 def test_of_the_lanes_of_a_model_goes_the_one_that_waits_longest() -> None:
     scheduler = Scheduler()
-    busy, quiet, last = lanes(3)
+    busy, quiet, last = lanes(FLAT, FLAT, FLAT)
     submit(scheduler, busy, work(8))
-    submit(scheduler, quiet, work(1))
+    submit(scheduler, quiet, work(8))
     submit(scheduler, busy, *[work(8) for _ in range(5)])
-    submit(scheduler, last, work(1))
+    submit(scheduler, last, work(8))
     assert [take(scheduler).batcher for _ in range(4)] == [busy, quiet, busy, busy]
+
+
+def test_lanes_go_together_where_one_run_costs_less_than_theirs() -> None:
+    """As on a device that is as long for a row as for eight: a longer program takes shorter rows too."""
+    scheduler = Scheduler()
+    short, middle, long = lanes(FLAT, BucketChoice.of({1: 1.1, 8: 1.1}), BucketChoice.of({1: 1.3, 8: 1.3}))
+    works = [work(2), work(3), work(1)]
+    for queue, each in zip((middle, short, long), works, strict=True):
+        submit(scheduler, queue, each)
+    batch = scheduler.take()
+    assert batch is not None and batch.batcher is long and batch.rows == 6
+    assert {entry for entry, _, _ in batch.slices} == set(works)
+    assert scheduler.take(wait=False) is None
+    assert short.account.spent == 1.3 and long.running == 1 and long.rows_running == 6
+    scheduler.done(batch)
+    assert (long.running, long.rows_running) == (0, 0)
+
+
+def test_lanes_go_apart_where_length_is_what_costs_but_for_rows_that_would_be_padding() -> None:
+    scheduler = Scheduler()
+    short = BucketChoice.of({1: 1.0, 2: 2.0, 4: 4.0, 8: 8.0})
+    long = BucketChoice.of({1: 4.0, 2: 8.0, 4: 16.0, 8: 32.0})
+    two = lanes(short, long)
+    submit(scheduler, two[0], work(2))
+    submit(scheduler, two[1], work(4))
+    assert [take(scheduler).batcher for _ in range(2)] == two
+    submit(scheduler, two[1], work(3))
+    submit(scheduler, two[0], work(1))
+    batch = take(scheduler)
+    assert batch.batcher is two[1] and batch.rows == 4, "the fourth row costs nothing"
+    submit(scheduler, two[1], work(8))
+    submit(scheduler, two[0], work(8), work(8))
+    assert [take(scheduler).rows for _ in range(3)] == [8, 8, 8], "full runs are not joined"
+
+
+def test_what_nobody_waits_for_any_more_is_set_aside_when_lanes_go_together() -> None:
+    scheduler = Scheduler()
+    short, long = lanes(FLAT, FLAT)
+    late, dead, alive = work(1, deadline=time.monotonic() - 1), work(1), work(1)
+    dead.call.cancelled = True
+    submit(scheduler, short, late, alive)
+    submit(scheduler, long, dead, work(2, urgent=True))
+    batch = take(scheduler)
+    assert (batch.rows, batch.late, batch.cancelled) == (3, [late], [dead])
+    assert not (short.waiting or long.waiting or short.rows or long.rows)
 
 
 def test_urgent_requests_go_first_and_among_themselves_in_order() -> None:
