@@ -54,6 +54,9 @@ class Metrics:
         )
         self.batch_rows = self._histogram("jaxport_batch_rows", "Rows of a run, padding aside", buckets=ROWS)
         self.padding_rows = self._counter("jaxport_padding_rows", "Rows run for nothing", VERSION)
+        self.padding_positions = self._counter(
+            "jaxport_padding_positions", "Positions run for nothing behind the ends of rows", VERSION
+        )
         self.queue_depth = self._gauge("jaxport_queue_depth", "Rows that wait", (*VERSION, "signature"))
         self.window_seconds = self._gauge(
             "jaxport_bundle_window_seconds", "Until a newer jaxlib may refuse the program", VERSION
@@ -178,6 +181,11 @@ class VersionMetrics:
         self._run_totals.add(run)
         if run.bucket > run.rows:
             self._padding.inc(run.bucket - run.rows)
+
+    @property
+    def padded(self) -> Callable[[float], None]:
+        """Counts positions of sequences that are run for nothing."""
+        return self._metrics.padding_positions.labels(*self._labels).inc
 
     def ended(
         self,

@@ -124,6 +124,7 @@ class Overview:
             "stages": {name: stages[key] for name, stages in figures.stages.items() if key in stages},
             "batch_rows": figures.batch_rows.get(key),
             "padding_rows": figures.padding.get(key, 0),
+            "padding_positions": figures.padding_positions.get(key),
             "runs_by_bucket": {str(bucket): each.runs for bucket, each in totals.items()},
             "signatures": [
                 _signature(each, figures.depths.get((*key, each.name), 0)) for each in info.signatures
@@ -151,10 +152,10 @@ class _Figures:
             "encode": _by_version(metrics.encode_seconds, _seconds),
         }
         self.batch_rows = _by_version(metrics.batch_rows, _rows)
-        self.padding = {
-            (labels["model"], labels["version"]): int(value)
-            for labels, value in _samples(metrics.padding_rows, "_total")
-        }
+        self.padding, self.padding_positions = (
+            {(labels["model"], labels["version"]): int(value) for labels, value in _samples(family, "_total")}
+            for family in (metrics.padding_rows, metrics.padding_positions)
+        )
         self.depths = dict(metrics.waiting())
         self.shed: dict[str, dict[str, int]] = {}
         for labels, value in _samples(metrics.shed, "_total"):

@@ -1,6 +1,6 @@
 """A program whose rows may be shorter than it: padded behind their ends on the way in, cut there on the way out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -28,6 +28,8 @@ class SequenceProgram(Program):
         self._cuts = [symbol in tensor.shape for tensor in declared.outputs]
         self._units = [size // length for size in self._sizes]
         self._telling = self._along.index(True)
+        # Told of the positions behind the ends of a batch's rows.
+        self.padded: Callable[[float], None] | None = None
 
     def length_of(self, work: Work) -> int:
         """The length of a request's sequences."""
@@ -38,6 +40,9 @@ class SequenceProgram(Program):
         lengths = [self.length_of(work) for work, _, _ in slices]
         if min(lengths) == self.length:
             return super().assemble(slices, bucket)
+        if self.padded is not None:
+            spans = zip(slices, lengths, strict=True)
+            self.padded(sum((stop - start) * (self.length - length) for (_, start, stop), length in spans))
         buffers = next(self._buffers[bucket])
         for at, buffer in enumerate(buffers):
             buffer.array[...] = self._pad[at]

@@ -92,9 +92,11 @@ def _padding(version: Json) -> str:
         return ""
     wasted = version["padding_rows"]
     share = wasted / (rows["rows"] + wasted)
+    positions = version["padding_positions"]
+    behind = "" if positions is None else f", and {number(positions)} positions behind the ends of rows"
     return (
         f"<p>Runs: {number(rows['count'])}, of {rows['mean']:g} rows on average; padding was {share:.1%} of what ran "
-        f"({number(wasted)} rows).</p>"
+        f"({number(wasted)} rows){behind}.</p>"
     )
 
 

@@ -290,6 +290,9 @@ class Loader:
             )
             for one in loaded
         }
+        for one in loaded:
+            if isinstance(one.program, SequenceProgram):
+                one.program.padded = metrics.padded
         if len(batchers) > 1:
             account.lanes = tuple(batchers.values())
         return batchers

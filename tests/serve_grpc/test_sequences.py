@@ -118,8 +118,13 @@ def test_the_status_page_has_the_lanes(server: ServerProcess) -> None:
     (signature,) = ask(server, "GET", "/status.json")[1]["models"][0]["versions"][0]["signatures"]
     lengths = [lane["length"] for lane in signature["lanes"]]
     assert lengths == sorted(lengths) and lengths[-1] == LONGEST and set(lengths) <= {8, 16, 24}
+    before = server.metric("jaxport_padding_positions_total")
+    assert server.predict("sequence", inputs(3, 1))
+    shortest = lengths[0]
+    assert server.metric("jaxport_padding_positions_total") == before + 3 * (shortest - 1)
     assert all(bucket["golden_error"] <= 1 for lane in signature["lanes"] for bucket in lane["buckets"])
     page = server.get("/")[1]
+    assert "positions behind the ends of rows" in page
     assert "length up to" in page and f">{LONGEST}<" in page
 
 
