@@ -79,7 +79,7 @@ class ServerProcess:
         """Waits for the ports; models may still be loading."""
         return self._addresses(self.line(r"listening grpc=(\S+) http=(\S+)"))
 
-    def line(self, pattern: str, timeout: float = 60) -> re.Match[str]:
+    def line(self, pattern: str, timeout: float = 180) -> re.Match[str]:
         """Waits for a log line that matches, from the start of the log."""
         end = time.monotonic() + timeout
         seen = 0

@@ -21,7 +21,7 @@ def running_server(models: Path, *flags: str) -> Iterator[ServerProcess]:
 
 
 def jaxport(
-    *arguments: str, cwd: Path | None = None, timeout: float = 300
+    *arguments: str, cwd: Path | None = None, timeout: float = 900
 ) -> subprocess.CompletedProcess[str]:
     """Runs the command without a terminal."""
     environment = {**os.environ, "COLUMNS": "200"}

@@ -1,10 +1,12 @@
 """A run and its bundle made by the command, once for every test that follows."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.once import OncePerRun
 from tests.servers import jaxport
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 400
@@ -20,9 +22,15 @@ class Made:
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """nano for a few steps on a small text, and digits, both exported; in ./work, as by default."""
-    folder = tmp_path_factory.mktemp("a folder")
+def made(once: OncePerRun, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """nano for a few steps on a small text, and digits, both exported; in ./work, as by default. A copy."""
+    folder = once.folder("made", make) / "a folder"
+    return Made(shutil.copytree(folder / "work", tmp_path_factory.mktemp("another folder") / "work"))
+
+
+def make(root: Path) -> None:
+    folder = root / "a folder"
+    folder.mkdir()
     (folder / "text.txt").write_text(TEXT)
     short = ("--set", "eval_every=20", "--set", "checkpoint_every=20", "--set", "warmup_steps=5")
     for command in (
@@ -34,4 +42,3 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         done = jaxport(*command, cwd=folder)
         assert done.returncode == 0, done.stderr
         assert "WARNING" not in done.stderr
-    return Made(folder / "work")

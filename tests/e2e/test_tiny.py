@@ -12,6 +12,7 @@ import pytest
 from converters import TensorSpec, export_bundle
 from converters.bundle import open_bundle
 from converters.program import constants
+from tests.once import OncePerRun
 from train_job.presets import get_preset
 from train_job.weights import initialise
 
@@ -46,17 +47,20 @@ print(sys.modules["train_job"].__file__)
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    tiny = get_preset("tiny")
-    predict = tiny.predict_fn()
-    return export_bundle(
-        tmp_path_factory.mktemp("models") / "tiny" / "1",
-        lambda params, **inputs: predict(params, inputs),
-        initialise(tiny.model, seed=0),
-        inputs={name: TensorSpec(*spec) for name, spec in tiny.predict_signature.inputs.items()},
-        outputs=tiny.predict_signature.outputs,
-        example=tiny.example_inputs(64, seed=0),
-    )
+def bundle(once: OncePerRun) -> Path:
+    def export(models: Path) -> None:
+        tiny = get_preset("tiny")
+        predict = tiny.predict_fn()
+        export_bundle(
+            models / "tiny" / "1",
+            lambda params, **inputs: predict(params, inputs),
+            initialise(tiny.model, seed=0),
+            inputs={name: TensorSpec(*spec) for name, spec in tiny.predict_signature.inputs.items()},
+            outputs=tiny.predict_signature.outputs,
+            example=tiny.example_inputs(64, seed=0),
+        )
+
+    return once.folder("tiny", export) / "tiny" / "1"
 
 
 def test_the_program_is_small_and_holds_no_constant(bundle: Path) -> None:

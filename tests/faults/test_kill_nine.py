@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -13,26 +14,27 @@ import pytest
 
 from train_job.checkpoints import list_steps, load_params
 
-STEPS = 60
+STEPS = 2000
 KILLS = 5
+TOY = Path(__file__).parents[1] / "train_job"
 _FIRST_SAVE_S = 120.0
 
 
-def start(root: Path) -> subprocess.Popen[bytes]:
-    """nano for 60 steps, with more saves to be killed in: upkeep does not change the weights."""
-    command = [
-        sys.executable,
-        "-m",
-        "train_job",
-        "--preset",
-        "nano",
-        "--steps",
-        str(STEPS),
-        "--root",
-        str(root),
-    ]
-    saves = ["--set", "checkpoint_every=3", "--set", "eval_every=60"]
-    return subprocess.Popen([*command, *saves], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def start(root: Path, checkpoint_every: int = STEPS) -> subprocess.Popen[bytes]:
+    """The toy, whose steps take a millisecond; how often it saves does not change the weights."""
+    command = [sys.executable, "-m", "train_job", "--model", "toy_model:toy", "--data", __file__]
+    command += ["--steps", str(STEPS), "--root", str(root)]
+    upkeep = ["--set", f"checkpoint_every={checkpoint_every}", "--set", f"eval_every={STEPS}"]
+    return subprocess.Popen(
+        [*command, *upkeep],
+        cwd=TOY,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={
+            **os.environ,
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        },  # what is saved there is time in the compiler
+    )
 
 
 def wait_for_a_save_after(run_dir: Path, step: int, process: subprocess.Popen[bytes]) -> None:
@@ -47,25 +49,21 @@ def wait_for_a_save_after(run_dir: Path, step: int, process: subprocess.Popen[by
         time.sleep(0.01)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    root = tmp_path_factory.mktemp("undisturbed")
-    assert start(root).wait(timeout=300) == 0
-    return weights(root / "runs" / "nano")
-
-
 def weights(run_dir: Path) -> dict[str, bytes]:
     return {key: np.asarray(value).tobytes() for key, value in load_params(run_dir, STEPS).items()}
 
 
 def test_a_run_killed_five_times_ends_with_the_weights_of_one_left_alone(
-    tmp_path: Path, undisturbed: dict[str, bytes]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.syspath_prepend(TOY)
+    assert start(tmp_path / "undisturbed").wait(timeout=300) == 0
+    undisturbed = weights(tmp_path / "undisturbed" / "runs" / "toy")
     chance = random.Random(20)
-    run_dir = tmp_path / "runs" / "nano"
+    run_dir = tmp_path / "runs" / "toy"
     killed, latest = 0, 0
     while killed < KILLS:
-        process = start(tmp_path)
+        process = start(tmp_path, checkpoint_every=3)
         wait_for_a_save_after(run_dir, latest, process)
         time.sleep(chance.uniform(0, 0.4))  # steps, a save and a deletion fit in this
         if process.poll() is not None:

@@ -5,6 +5,7 @@ The file systems are real, mounted in a namespace of their own that vanishes wit
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -41,6 +42,8 @@ def in_namespace(script: str, tmp_path: Path, text: Path, **variables: str) -> s
     root = tmp_path / "volume"
     root.mkdir()
     environment = {
+        **{name: value for name, value in os.environ.items() if name.startswith("JAX_")},
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # the toy is to compile soon, not to run fast
         "TOY": str(TOY),
         "ROOT": str(root),
         "TEXT": str(text),
@@ -57,7 +60,7 @@ def in_namespace(script: str, tmp_path: Path, text: Path, **variables: str) -> s
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server_process import ROOT, ServerProcess
+from tests.server_process import ROOT
 
 # `jaxport serve` with a part of it broken, as a fault of ours would.
 BREAK = """
@@ -101,13 +101,3 @@ def ask(address: str) -> None:
 
     with connect(address) as channel, pytest.raises(grpc.RpcError):
         predict_call(channel)(request("mlp", {}), timeout=10)
-
-
-def test_a_healthy_server_does_not_wait_for_its_grace(one_model: Path, cache: Path) -> None:
-    """The timer that would end it is no reason to stay."""
-    with ServerProcess(one_model, "--cache-dir", str(cache), "--grace-seconds", "60") as server:
-        server.ready()
-        server.signal()
-        started = time.monotonic()
-        assert server.wait() == 0
-        assert time.monotonic() - started < 15

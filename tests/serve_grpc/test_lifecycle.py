@@ -142,54 +142,31 @@ def test_sigterm_under_load_answers_everything_that_was_accepted(
         assert (int(accepted), int(unanswered)) == (outcomes["OK"], 0)
 
 
-def test_a_health_watch_ends_and_does_not_hold_up_the_exit(models: Path, cache: Path) -> None:
-    with ServerProcess(
-        models, "--cache-dir", str(cache), "--max-batch", "2", "--drain-delay", "0.3"
-    ) as server:
+def test_it_says_not_serving_and_answers_on_until_a_second_signal_shortens_the_wait(
+    models: Path, cache: Path
+) -> None:
+    """Nor does a health watch hold up the exit."""
+    flags = ("--cache-dir", str(cache), "--max-batch", "2", "--drain-delay", "60", "--grace-seconds", "90")
+    with ServerProcess(models, *flags) as server:
         server.ready()
         stub = health_pb2_grpc.HealthStub(server.channel)
         watch = stub.Watch(health_pb2.HealthCheckRequest(service="echo"))
         states = health_pb2.HealthCheckResponse
         assert next(watch).status == states.SERVING
         server.signal()
-        started = time.monotonic()
         assert next(watch).status == states.NOT_SERVING
-        assert server.wait() == 0
-        assert time.monotonic() - started < 5
-        assert list(watch) == []
-
-
-def test_it_says_not_serving_and_answers_on_before_it_refuses(models: Path, cache: Path) -> None:
-    flags = ("--cache-dir", str(cache), "--max-batch", "2", "--drain-delay", "1.5")
-    with ServerProcess(models, *flags) as server:
-        server.ready()
-        server.signal()
         eventually(lambda: server.health() == "NOT_SERVING", "NOT_SERVING")
         assert server.health("echo") == "NOT_SERVING"
         assert server.get("/readyz")[0] == 503
         assert server.get("/healthz")[0] == 200
         x = np.ones((1, 2), np.float32)
         assert server.predict("echo", {"x": x})["y"].tobytes() == x.tobytes()
-        assert server.wait() == 0
-
-
-def test_a_second_signal_shortens_the_wait(models: Path, cache: Path) -> None:
-    flags = ("--cache-dir", str(cache), "--max-batch", "2", "--drain-delay", "20")
-    with ServerProcess(models, *flags) as server:
-        server.ready()
-        server.signal()
         server.line("stopping")
         started = time.monotonic()
         server.signal()
         assert server.wait() == 0
-        assert time.monotonic() - started < 5
-
-
-def test_a_signal_while_models_load_ends_it_with_0(models: Path) -> None:
-    with ServerProcess(models) as server:
-        server.listening()
-        server.signal()
-        assert server.wait() == 0
+        assert time.monotonic() - started < 15
+        assert list(watch) == []
 
 
 def test_a_unix_socket(models: Path, tmp_path: Path, cache: Path) -> None:

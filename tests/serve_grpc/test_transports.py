@@ -94,9 +94,11 @@ def test_b4_what_was_accepted_is_sent_before_the_end(one_model: Path, cache: Pat
 
 @pytest.mark.parametrize("ready", [True, False])
 def test_b5_b6_an_idle_server_ends_at_once_on_a_signal(
-    one_model: Path, cache: Path, transport: str, ready: bool
+    models: Path, cache: Path, transport: str, ready: bool
 ) -> None:
-    with ServerProcess(one_model, "--transport", transport, "--cache-dir", str(cache)) as server:
+    """Also while models load; and the timer that would end it after its grace is no reason to stay."""
+    flags = ("--transport", transport, "--cache-dir", str(cache), "--max-batch", "2", "--grace-seconds", "60")
+    with ServerProcess(models, *flags) as server:
         _ = server.ready() if ready else server.listening()
         server.signal()
         started = time.monotonic()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
+from tests.once import OncePerRun
 from train_job.job import train
 from train_job.settings import TrainSettings
 
@@ -22,6 +26,29 @@ def toy_models_importable() -> Iterator[None]:
     sys.path.insert(0, str(HERE))
     yield
     sys.path.remove(str(HERE))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_to_compile(jax_cache: Path) -> Iterator[None]:
+    """Toys train for milliseconds after seconds in the compiler, most of them for what makes a program fast.
+
+    JAX does not write an entry of its cache whole: who reads a half warns, which pyproject.toml allows, and compiles.
+    """
+    settings = {
+        "jax_compilation_cache_dir": str(jax_cache),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+        for name, value in {**settings, "jax_disable_most_optimizations": True}.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+        yield
+        for name, value in {**before, "jax_disable_most_optimizations": False}.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="session")
@@ -43,9 +70,17 @@ def toy_settings(text: Path) -> Callable[..., TrainSettings]:
     return settings
 
 
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory, toy_settings: Callable[..., TrainSettings]) -> Path:
-    """The folder of a toy run trained to its end without disturbance. Read only."""
-    settings = toy_settings(tmp_path_factory.mktemp("root"))
-    assert train(settings) == 0
-    return settings.run_dir
+@pytest.fixture(scope="module")
+def finished(
+    quick_to_compile: None,
+    once: OncePerRun,
+    toy_settings: Callable[..., TrainSettings],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The folder of a toy run trained to its end without disturbance. Read only, but for its lock: a copy."""
+
+    def make(root: Path) -> None:
+        assert train(toy_settings(root)) == 0
+
+    trained = once.folder("finished", make)
+    return shutil.copytree(trained, tmp_path_factory.mktemp("root") / "copy") / "runs" / "toy"

@@ -55,9 +55,11 @@ def test_a_signal_while_training_saves_the_step_it_found(
 
 
 def test_a_signal_while_compiling_ends_at_once(
-    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait is inside the compiler, where no Python handler can run."""
+    for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_DISABLE_MOST_OPTIMIZATIONS"):
+        monkeypatch.delenv(name)  # it is to take its time
     process = start("toy_model:slow_to_compile")
     log = tmp_path / "log"
     wait_until((tmp_path / "runs" / "r" / "run.json").exists, "the run's record")

@@ -1,0 +1,91 @@
+"""Bundles that tests in several folders serve, exported once in a run; and JAX's cache."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+
+from tests.once import OncePerRun
+from tests.serve_grpc import bundles
+
+# Its defaults skip what compiles in under a second.
+JAX_CACHE = {
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> OncePerRun:
+    return OncePerRun(tmp_path_factory)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def jax_cache(once: OncePerRun) -> Iterator[Path]:
+    """JAX's own cache for every process that is started: a program is compiled once in a run.
+
+    Not for the tests' own processes: an executable that came from it does not load from a second cache.
+    """
+    folder = once.folder("jax-cache", lambda _: None)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"JAX_COMPILATION_CACHE_DIR": str(folder), **JAX_CACHE}.items():
+            patch.setenv(name, value)
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for compile caches with nothing in it."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def models(once: OncePerRun) -> Path:
+    """mlp, tokens, mixed, echo: never changed by a test."""
+
+    def export(folder: Path) -> None:
+        for each in (bundles.export_mlp, bundles.export_tokens, bundles.export_mixed, bundles.export_echo):
+            each(folder)
+
+    return once.folder("models", export)
+
+
+@pytest.fixture(scope="session")
+def sequences(once: OncePerRun) -> Path:
+    """sequence alone: never changed by a test."""
+    return once.folder("sequences", bundles.export_sequence)
+
+
+@pytest.fixture(scope="session")
+def one_model(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """mlp alone, for servers that have to be there soon."""
+    folder = tmp_path_factory.mktemp("one")
+    (folder / "mlp").symlink_to(models / "mlp")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def versions(once: OncePerRun) -> Path:
+    """mlp versions with other weights, to copy from: 1 to 4 the same program, 5 another."""
+
+    def export(folder: Path) -> None:
+        for seed in range(1, 5):
+            bundles.export_mlp(folder, seed, seed)
+        bundles.export_mlp(
+            folder, 5, 5, fn=lambda params, x: {"logits": jnp.negative(bundles.mlp(params, x)["logits"])}
+        )
+
+    return once.folder("versions", export) / "mlp"
+
+
+@pytest.fixture(scope="session")
+def slow_models(once: OncePerRun) -> Path:
+    """slow alone: a run takes about a tenth of a second."""
+    return once.folder("slow", bundles.export_slow)
+
+
+@pytest.fixture(scope="session", params=["native", "grpcio"])
+def transport(request: pytest.FixtureRequest) -> str:
+    """Everything that uses it runs on both."""
+    return request.param
