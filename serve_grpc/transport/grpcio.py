@@ -21,6 +21,7 @@ from grpc_reflection.v1alpha import reflection
 from serve_grpc.errors import EnvironmentUnfit
 from serve_grpc.settings import ConnectionSettings
 from serve_grpc.transport import Answer, Call, Drained, Receive, Refusal, Status, within_limit
+from serve_grpc.transport.aio_server import open_server, quiet, register
 from serve_grpc.transport.gather import Gather
 from serve_grpc.transport.health_service import HealthService
 from serve_grpc.transport.sockets import refuse_taken_socket
@@ -75,11 +76,13 @@ class GrpcioTransport:
         self._accepted = self._open = 0  # touched on the loop's thread only
         self._gather = Gather(self._calls.put)
         self._loop = self._gather.loop
-        self._thread = threading.Thread(target=self._loop.run_forever, name="grpcio", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="grpcio", daemon=True)
         self._held: list[Answer] | None = None  # answers kept back while draining
         self._reading: set[asyncio.Future[None]] = set()  # a task per open stream
         self._health = HealthService()
         self._server: aio.Server | None = None
+        self._watching: asyncio.Future[None] | None = None
+        self._died: Exception | None = None
 
     def also_reflect(self, methods: Iterable[str]) -> None:
         """Methods that somebody else serves at the same address, for reflection to name."""
@@ -138,26 +141,12 @@ class GrpcioTransport:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _start(self) -> str:
-        self._server = aio.server(
-            options=[
-                *_connection_options(self._connections),
-                # Without this two servers share one port and each gets half of the calls.
-                ("grpc.so_reuseport", 0),
-                # grpcio's own are 1000 and 3000, past which it cancels calls that nobody here has seen or counted.
-                # Admission is the queue's: it refuses with a status, and in the metrics.
-                ("grpc.server.max_pending_requests", MOST_PENDING),
-                ("grpc.server.max_pending_requests_hard_limit", MOST_PENDING),
-                ("grpc.max_metadata_size", MOST_METADATA),
-                ("grpc.absolute_max_metadata_size", MOST_METADATA),
-                ("grpc.max_concurrent_streams", MOST_STREAMS),
-                ("grpc.max_receive_message_length", self._max_message_bytes),
-                ("grpc.max_send_message_length", self._max_message_bytes),
-            ]
-        )
+        quiet()
+        self._server = open_server(_options(self._connections, self._max_message_bytes))
         await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)  # its own default is SERVING
         handlers = {method: self._handler(method) for method in self._methods}
         handlers |= {method: self._stream_handler(method) for method in self._streams}
-        self._server.add_generic_rpc_handlers((_Methods(handlers),))
+        register(self._server, handlers)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         services = {method.split("/")[1] for method in (*handlers, *self._reflected)} | {health.SERVICE_NAME}
         reflection.enable_server_reflection((*sorted(services), reflection.SERVICE_NAME), self._server)
@@ -173,9 +162,23 @@ class GrpcioTransport:
                 f"cannot listen on {self._target}: taken or not allowed; change {flag}"
             ) from error
         await self._server.start()
+        self._watching = asyncio.ensure_future(self._watch(self._server))
         return (
             self._target if self._target.startswith("unix:") else f"{self._target.rpartition(':')[0]}:{port}"
         )
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        if self._died is not None:
+            raise self._died  # to threading.excepthook, as from every thread that the server cannot do without
+
+    async def _watch(self, server: aio.Server) -> None:
+        """grpc.aio shuts its server down when its accept loop breaks, and tells only who waits for the end."""
+        try:
+            await server.wait_for_termination()
+        except Exception as error:  # whatever broke it
+            self._died = error
+            self._loop.stop()
 
     def _handler(self, method: str) -> grpc.RpcMethodHandler:
         return grpc.unary_unary_rpc_method_handler(partial(self._call, method))
@@ -294,12 +297,21 @@ def _common_name(context: aio.ServicerContext) -> str:
     return names[0].decode("utf-8", "replace") if len(names) == 1 else ""
 
 
-class _Methods(grpc.GenericRpcHandler):
-    def __init__(self, handlers: dict[str, grpc.RpcMethodHandler]) -> None:
-        self._handlers = handlers
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        return self._handlers.get(handler_call_details.method)
+def _options(connections: ConnectionSettings, max_message_bytes: int) -> list[tuple[str, int]]:
+    return [
+        *_connection_options(connections),
+        # Without this two servers share one port and each gets half of the calls.
+        ("grpc.so_reuseport", 0),
+        # grpcio's own are 1000 and 3000, past which it cancels calls that nobody here has seen or counted.
+        # Admission is the queue's: it refuses with a status, and in the metrics.
+        ("grpc.server.max_pending_requests", MOST_PENDING),
+        ("grpc.server.max_pending_requests_hard_limit", MOST_PENDING),
+        ("grpc.max_metadata_size", MOST_METADATA),
+        ("grpc.absolute_max_metadata_size", MOST_METADATA),
+        ("grpc.max_concurrent_streams", MOST_STREAMS),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", max_message_bytes),
+    ]
 
 
 def _connection_options(connections: ConnectionSettings) -> list[tuple[str, int]]:

@@ -27,6 +27,7 @@ SETTINGS, PING, HEADERS, CONTINUATION, DATA = 4, 6, 1, 9, 0
 SMALL = request("mlp", {"x": np.ones((1, 4), np.float32)}).SerializeToString()
 # 240 KB of answer for 320 KB of request.
 LARGE = request("mlp", {"x": np.ones((20_000, 4), np.float32)}).SerializeToString()
+SENT = "a-token-0123456789"
 Attack = Callable[[ServerProcess, ExitStack], None]
 
 
@@ -250,10 +251,39 @@ def random_frames(server: ServerProcess, stack: ExitStack) -> None:
             pushed(sock, frame(kind, random.randrange(256), stream, payload))
 
 
+def literal(*fields: tuple[bytes, bytes]) -> bytes:
+    """Header fields as HPACK has them without a table: any bytes."""
+    return b"".join(b"\0" + bytes([len(n)]) + n + bytes([len(v)]) + v for n, v in fields)
+
+
+def not_text(server: ServerProcess, stack: ExitStack) -> None:
+    """Paths, names of hosts and values of headers that are not UTF-8."""
+    proper = {
+        b":method": b"POST", b":scheme": b"http", b":path": PREDICT.encode(), b":authority": b"x",
+        b"content-type": b"application/grpc", b"te": b"trailers", b"authorization": b"x",
+    }  # fmt: skip
+    for field, value in (
+        (b":path", b"/\xff"),
+        (b":path", PREDICT.encode() + b"\xff"),
+        (b":path", b"\xff\xfe"),
+        (b":authority", b"\xff"),
+        (b"authorization", f"Bearer {SENT}".encode() + b"\xff"),
+        (b":method", b"\xff"),
+    ):
+        head = literal(*(proper | {field: value}).items())
+        sock = opened(server.grpc, stack)
+        whole = frame(HEADERS, 4, 1, head) + frame(DATA, 1, 1, message(SMALL))
+        pushed(sock, PREFACE + frame(SETTINGS, 0, 0, b"") + whole)
+        sock.settimeout(0.1)
+        with contextlib.suppress(OSError):
+            while sock.recv(65536):
+                pass
+
+
 ATTACKS: dict[str, Attack] = {
     each.__name__: each
     for each in (
         garbage, other_protocols, half_open, never_reads, thousand_streams, lying_lengths, truncated, oversized,
-        rapid_reset, endless_continuation, huge_headers, floods, random_frames,
+        rapid_reset, endless_continuation, huge_headers, floods, random_frames, not_text,
     )
 }  # fmt: skip

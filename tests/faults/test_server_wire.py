@@ -4,6 +4,7 @@ native holds a whole message before its size is checked (see serve_grpc/transpor
 the messages in flight; grpcio refuses on the prefix. Both are held to the same bounds here.
 """
 
+import contextlib
 import http.client
 import os
 import time
@@ -12,10 +13,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 
-from tests.faults.attacks import ATTACKS
+from tests.faults.attacks import ATTACKS, SENT
 from tests.faults.over_the_wire import ask_all
 from tests.serve_grpc import bundles
 from tests.server_process import ServerProcess, connect, eventually, outputs_of, predict_call, request
@@ -90,6 +92,17 @@ def test_it_lives_and_answers_others(server: ServerProcess, attack: str) -> None
     eventually(lambda: descriptors(server) <= open_before, "the descriptors are closed")
     assert resident(server) - bytes_before < MOST_AFTER
     assert server.alive
+
+
+def test_what_callers_send_stays_out_of_the_log(server: ServerProcess) -> None:
+    before = sum(map(len, server.lines))
+    with ExitStack() as stack:
+        ATTACKS["not_text"](server, stack)
+        with connect(server.grpc) as channel, contextlib.suppress(grpc.RpcError):
+            channel.unary_unary("/grpc.health.v1.Health/Check")(b"\xff\xff", timeout=10)
+    answers_others(server)
+    assert not [line for line in server.lines if SENT in line]
+    assert sum(map(len, server.lines)) - before < 1000, server.lines[-20:]
 
 
 def test_mutations_get_what_a_fresh_parse_gives(server: ServerProcess) -> None:

@@ -22,6 +22,14 @@ HANGS = """
 from serve_grpc.scheduler import Scheduler
 Scheduler.stop = lambda self: time.sleep(600)
 """
+ACCEPTING_BREAKS = """
+import asyncio
+from serve_grpc.transport import aio_server
+async def take(self):
+    await asyncio.sleep(1)
+    raise RuntimeError("a fault in the transport")
+aio_server._Core._request_call = take
+"""
 EXECUTOR_DIES = """
 from serve_grpc.scheduler import Scheduler
 def take(self, wait=True):
@@ -78,7 +86,9 @@ def test_a_server_that_does_not_stop_ends_with_4_and_says_where_it_was(one_model
     assert said.count("Thread 0x") > 3
 
 
-@pytest.mark.parametrize("broken, thread", [(EXECUTOR_DIES, "executor"), (ROUTER_DIES, "router")])
+@pytest.mark.parametrize(
+    "broken, thread", [(EXECUTOR_DIES, "executor"), (ROUTER_DIES, "router"), (ACCEPTING_BREAKS, "grpcio")]
+)
 def test_a_thread_that_dies_ends_the_server_with_4(
     one_model: Path, cache: Path, broken: str, thread: str
 ) -> None:
@@ -91,7 +101,8 @@ def test_a_thread_that_dies_ends_the_server_with_4(
         _, said = process.communicate(timeout=20)
     assert process.returncode == 4
     assert f"thread={thread} died" in said
-    assert f"RuntimeError: a fault in the {'scheduler' if thread == 'executor' else 'router'}" in said
+    part = {"executor": "scheduler", "grpcio": "transport"}.get(thread, thread)
+    assert f"RuntimeError: a fault in the {part}" in said
 
 
 def ask(address: str) -> None:
