@@ -6,6 +6,8 @@ with Client("localhost:8500") as c:
 """
 
 import json
+import math
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +17,7 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from jaxport.errors import ServerError
+from jaxport.errors import ServerError, UsageError
 from jaxport.message_size import DEFAULT_BYTES
 from jaxport.security import Security
 from jaxport.tensors import TensorError, array_to_tensor, tensor_to_array
@@ -27,7 +29,10 @@ SERVICE = "/jaxport.v1.PredictionService/"
 # A name that resolves to several servers (a headless Service) is used in turn, and a lost one is left out.
 SERVICE_CONFIG = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
 
+DEFAULT_SIGNATURE = "predict"
+
 Program = tuple[str, int, str, str]  # model, version, label, signature
+Specs = Mapping[str, wire.TensorSpec]  # by input
 
 
 class Client:
@@ -56,6 +61,7 @@ class Client:
         security = Security(token, ca, cert, key)
         credentials = credentials or security.credentials()
         self._metadata = security.metadata
+        self._closed = False
         self.address = address
         self.timeout = timeout
         self._channel = (
@@ -63,7 +69,7 @@ class Client:
             if credentials
             else grpc.insecure_channel(address, options)
         )
-        self._specs: dict[Program, dict[str, wire.TensorSpec]] = {}
+        self._specs: dict[Program, Specs] = {}
 
     def predict(
         self,
@@ -83,23 +89,33 @@ class Client:
         Arrays are sent as they are; the server says which dtype it needs when it is another. Lists and numbers get
         the input's dtype. version 0 is the one that `label` names, or else the one that serves. `outputs` names
         those wanted, all when empty. priority 1 goes before 0 where requests wait. queue_timeout: seconds the
-        request may wait in the server's queue; timeout: for the whole call.
+        request may wait in the server's queue; timeout: for the whole call, with the look-up of what the model declares.
+        A request of more rows than the server takes at once is RESOURCE_EXHAUSTED and says how many that is.
         Raises ServerError with the server's status and message.
         """
-        tensors = [
-            self._tensor((model, version, label, signature), name, value) for name, value in inputs.items()
-        ]
-        request = wire.PredictRequest(
+        request = _made(
+            wire.PredictRequest,
             model=model,
             version=version,
             signature=signature,
-            inputs=tensors,
             outputs=outputs,
             label=label,
             priority=priority,
             queue_timeout_ms=(queue_timeout or 0.0) * 1e3,
         )
-        response = self._call("Predict", request, wire.PredictResponse, timeout)
+        program = (model, version, label, signature or DEFAULT_SIGNATURE)
+        ends = _end(self.timeout if timeout is None else timeout)
+        known = self._specs.get(program)
+        try:
+            response = self._predict(program, inputs, request, ends)
+        except ServerError as error:
+            # An update may have changed what the model takes since it was looked up.
+            if known is None or error.code != grpc.StatusCode.INVALID_ARGUMENT:
+                raise
+            self._specs.pop(program, None)
+            if self._declared(program, ends) == known:
+                raise
+            response = self._predict(program, inputs, request, ends)
         try:
             return {tensor.name: tensor_to_array(tensor) for tensor in response.outputs}
         except TensorError as error:
@@ -107,15 +123,17 @@ class Client:
 
     def model(self, model: str, version: int = 0, label: str = "") -> wire.ModelVersion:
         """What the model takes and gives, its state and its usage. Raises ServerError."""
-        request = wire.GetModelRequest(model=model, version=version, label=label)
-        return self._call("GetModel", request, wire.GetModelResponse, None).version
+        return self._model(model, version, label, _end(self.timeout))
 
     def models(self) -> dict[str, list[wire.ModelVersion]]:
         """Every model of the server by name, with the state of each version. Raises ServerError."""
-        response = self._call("ListModels", wire.ListModelsRequest(), wire.ListModelsResponse, None)
+        response = self._call(
+            "ListModels", wire.ListModelsRequest(), wire.ListModelsResponse, _end(self.timeout)
+        )
         return {model.name: list(model.versions) for model in response.models}
 
     def close(self) -> None:
+        self._closed = True
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -126,35 +144,53 @@ class Client:
     ) -> None:
         self.close()
 
-    def _tensor(self, program: Program, name: str, value: Any) -> wire.Tensor:
+    def _predict(
+        self, program: Program, inputs: Mapping[str, Any], request: wire.PredictRequest, ends: float | None
+    ) -> wire.PredictResponse:
+        tensors = [self._tensor(program, name, value, ends) for name, value in inputs.items()]
+        del request.inputs[:]
+        request.inputs.extend(tensors)
+        return self._call("Predict", request, wire.PredictResponse, ends)
+
+    def _model(self, model: str, version: int, label: str, ends: float | None) -> wire.ModelVersion:
+        request = _made(wire.GetModelRequest, model=model, version=version, label=label)
+        return self._call("GetModel", request, wire.GetModelResponse, ends).version
+
+    def _declared(self, program: Program, ends: float | None) -> Specs:
+        """What the program takes by input, as it was when it was looked up last."""
+        found = self._specs.get(program)
+        if found is None:
+            model, version, label, signature = program
+            signatures = self._model(model, version, label, ends).signatures
+            found = {t.name: t for s in signatures if s.name == signature for t in s.inputs}
+            self._specs[program] = found
+        return found
+
+    def _tensor(self, program: Program, name: str, value: Any, ends: float | None) -> wire.Tensor:
         if not isinstance(value, np.ndarray | np.generic) and not hasattr(value, "__array__"):
-            value = self._as_declared(program, name, value)
+            value = self._as_declared(program, name, value, ends)
         try:
             return array_to_tensor(name, np.asarray(value))
         except TensorError as error:
             raise ServerError(grpc.StatusCode.INVALID_ARGUMENT, f"input {error}") from None
 
-    def _as_declared(self, program: Program, name: str, value: Any) -> np.ndarray:
+    def _as_declared(self, program: Program, name: str, value: Any, ends: float | None) -> np.ndarray:
         """A list has no dtype of its own: it takes the one that the model declares for the input."""
-        if program not in self._specs:
-            model, version, label, signature = program
-            found = self.model(model, version, label).signatures
-            self._specs[program] = {t.name: t for s in found if s.name == signature for t in s.inputs}
-        spec = self._specs[program].get(name)
+        spec = self._declared(program, ends).get(name)
         try:
             return _converted(value, spec.dtype if spec else None)
         except (ValueError, TypeError, OverflowError) as error:
             raise ServerError(grpc.StatusCode.INVALID_ARGUMENT, f"input {name!r}: {error}") from None
 
-    def _call(self, method: str, request: Any, response: Any, timeout: float | None) -> Any:
+    def _call(self, method: str, request: Any, response: Any, ends: float | None) -> Any:
+        """ends: when the caller waits no longer, in seconds of time.monotonic(); None: never."""
+        if self._closed:
+            raise UsageError(f"the client of {self.address} was closed; make another one")
         call = self._channel.unary_unary(SERVICE + method)
+        timeout = None if ends is None else ends - time.monotonic()
         try:
             return response.FromString(
-                call(
-                    request.SerializeToString(),
-                    timeout=self.timeout if timeout is None else timeout,
-                    metadata=self._metadata,
-                )
+                call(request.SerializeToString(), timeout=timeout, metadata=self._metadata)
             )
         except grpc.RpcError as error:
             raise as_server_error(error, self.address) from None
@@ -163,6 +199,19 @@ class Client:
                 f"{self.address} answered {method} with bytes that are no {response.__name__}; is it jaxport?"
             )
             raise ServerError(grpc.StatusCode.INTERNAL, message) from None
+
+
+def _made(message: type, **fields: Any) -> Any:
+    """A request. ServerError, as from the server, for a number that no message can carry."""
+    try:
+        return message(**fields)
+    except ValueError as error:
+        raise ServerError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
+
+
+def _end(timeout: float | None) -> float | None:
+    """When a call that begins now has to be over; gRPC itself takes no infinity."""
+    return None if timeout is None or timeout == math.inf else time.monotonic() + timeout
 
 
 def _converted(value: Any, dtype: str | None) -> np.ndarray:

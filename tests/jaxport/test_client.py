@@ -1,15 +1,20 @@
 """The Python client against a real server."""
 
+import shutil
+
 import grpc
 import jax
 import ml_dtypes
 import numpy as np
 import pytest
 
+from converters import TensorSpec, export_bundle
 from jaxport import Client, ServerError
+from jaxport.errors import UsageError
 from jaxport.tensors import TensorError, array_to_tensor, tensor_to_array
 from jaxport.wire.prediction_pb2 import Tensor
 from tests.converters.conftest import iris, iris_params, iris_rows
+from tests.server_process import ServerProcess, eventually
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 21])
@@ -55,6 +60,64 @@ def test_a_list_never_becomes_other_numbers_than_it_says(client: Client, odd: ob
     with pytest.raises(ServerError) as refusal:
         client.predict("iris", {"x": [[1.0, 2.0, 3.0, odd]]} if odd is not True else {"x": [[True] * 4]})
     assert refusal.value.code == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_client_that_is_there_for_long_follows_an_update_that_changes_what_a_model_takes(
+    client: Client, server: ServerProcess
+) -> None:
+    def export(version: int, dtype: str) -> None:
+        export_bundle(
+            server.models / "changing" / str(version),
+            lambda params, x: {"y": x * params["k"]},
+            {"k": np.full(3, 2, dtype)},
+            inputs={"x": TensorSpec(dtype, "b, 3")},
+            outputs=("y",),
+            example={"x": np.arange(9).reshape(3, 3).astype(dtype)},
+        )
+
+    def dtype_of(outputs: dict[str, np.ndarray]) -> str:
+        return outputs["y"].dtype.name
+
+    try:
+        export(1, "int32")
+        eventually(lambda: server.state("changing") == {1: "SERVING"}, "version 1 serves")
+        others = [Client(server.grpc) for _ in range(2)]
+        for each in (client, *others):
+            assert dtype_of(each.predict("changing", {"x": [[1, 2, 3]]})) == "int32"
+        export(2, "float32")
+        eventually(lambda: server.state("changing") == {2: "SERVING"}, "version 2 serves")
+        assert dtype_of(client.predict("changing", {"x": [[1, 2, 3]]})) == "float32", (
+            "the server refuses int32"
+        )
+        assert dtype_of(others[0].predict("changing", {"x": [[0.5, 2, 3]]})) == "float32", "the client does"
+        with pytest.raises(ServerError, match="shape"):
+            others[1].predict("changing", {"x": [[1, 2]]})
+        for each in others:
+            each.close()
+    finally:
+        shutil.rmtree(server.models / "changing")
+        eventually(lambda: server.state("changing") == {}, "as it was")
+
+
+def test_no_signature_is_the_default_one(client: Client) -> None:
+    assert client.predict("iris", {"x": [[5, 3, 1, 0]]}, signature="")["logits"].shape == (1, 3)
+
+
+def test_the_look_up_is_within_the_timeout_of_the_call(client: Client) -> None:
+    with pytest.raises(ServerError) as refusal:
+        client.predict("iris", {"x": [[5, 3, 1, 0]]}, timeout=-1)
+    assert refusal.value.code == grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_an_infinite_timeout_is_none_and_a_version_past_int64_and_a_closed_client_are_named(
+    server: ServerProcess,
+) -> None:
+    with Client(server.grpc, timeout=float("inf")) as client:
+        assert client.predict("iris", iris_rows(1))["logits"].shape == (1, 3)
+        with pytest.raises(ServerError, match="INVALID_ARGUMENT"):
+            client.predict("iris", iris_rows(1), version=2**63)
+    with pytest.raises(UsageError, match="was closed"):
+        client.predict("iris", iris_rows(1))
 
 
 def test_nan_and_infinity_in_a_list_are_what_they_are(client: Client) -> None:
