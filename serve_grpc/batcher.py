@@ -88,7 +88,7 @@ class Batch:
 class Batcher:
     """The queue of one version's signature. Only its scheduler touches it, under the scheduler's lock.
 
-    program: the executor's, opaque here. max_rows: rows that may wait. max_delay: seconds that a batch which is not
+    program: the executor's, opaque here. max_rows: rows that may wait, and as many urgent ones. max_delay: seconds that a batch which is not
     full may wait for more. account: shared with the other lanes of the signature, if it has any.
     """
 
@@ -108,7 +108,7 @@ class Batcher:
         self.quick = not overlap and not max_delay and max(choice.seconds.values()) <= QUICK_SECONDS
         self.urgent: deque[Work] = deque()
         self.queue: deque[Work] = deque()
-        self.rows = 0  # waiting
+        self.rows = self.urgent_rows = 0  # waiting; the urgent ones are among them
         self.running = self.rows_running = 0  # batches on the device or being answered, and their rows
         self.closed = False
         self.account = account or Account()  # for a fair share: see Scheduler
@@ -129,9 +129,15 @@ class Batcher:
         """When the request that goes next was received, in seconds of time.monotonic(). Something must be queued."""
         return (self.urgent or self.queue)[0].call.received
 
-    def admits(self, rows: int) -> bool:
-        """A queue that is empty takes any request: its size is limited by --max-message-bytes, not here."""
-        return not self.rows or self.rows + rows <= self.max_rows
+    def most(self, max_latency: float) -> int:
+        """Rows of the largest request that is taken at all, whatever waits: those that may wait, and can be run within
+        `max_latency` seconds by themselves or go in one run.
+        """
+        return int(min(self.max_rows, max(max_latency / self.choice.row_seconds, self.choice.largest)))
+
+    def admits(self, rows: int, urgent: bool) -> bool:
+        """Whether there is room. Those that are not urgent cannot fill the queue for those that are."""
+        return (self.urgent_rows if urgent else self.rows) + rows <= self.max_rows
 
     def seconds_until(self, rows: int) -> float:
         """Seconds in which a request of so many rows is likely to be answered, at the pace of the last batches."""
@@ -145,12 +151,17 @@ class Batcher:
         """Rows up to which any request is taken without a closer look; -1 when there are none."""
         if self.closed:
             return -1
-        in_time = PROMISED * max_latency / (self.choice.row_seconds * self.slowdown)
-        return int(min(self.max_rows, in_time - self.rows_running))
+        alone = max_latency / self.choice.row_seconds
+        in_time = PROMISED * alone / self.slowdown
+        return int(min(self.max_rows, alone, in_time - self.rows_running))
 
     def put(self, work: Work) -> None:
         """Queues a request."""
-        (self.urgent if work.urgent else self.queue).append(work)
+        if work.urgent:
+            self.urgent.append(work)
+            self.urgent_rows += work.rows
+        else:
+            self.queue.append(work)
         self.rows += work.rows
 
     def due(self) -> float:
@@ -171,16 +182,22 @@ class Batcher:
         batch = Batch(self, now)
         room = self.choice.target[min(self.rows, most)]
         if self.urgent:
-            room = self._fill(self.urgent, batch, room)
+            room = self._fill_urgent(batch, room)
         if not self.urgent:  # what did not fit goes before those that are not urgent
             self._fill(self.queue, batch, room)
         return batch
 
     def join(self, batch: Batch, room: int) -> None:
         """Everything that waits here goes with a batch of a longer lane, which has room for it."""
-        self._fill(self.urgent, batch, room)
+        self._fill_urgent(batch, room)
         self._fill(self.queue, batch, room)
         self.busy_since = None  # the pace of this queue is not seen in its own batches
+
+    def _fill_urgent(self, batch: Batch, room: int) -> int:
+        before = self.rows
+        room = self._fill(self.urgent, batch, room)
+        self.urgent_rows -= before - self.rows
+        return room
 
     def _fill(self, queue: deque[Work], batch: Batch, room: int) -> int:
         """Moves requests from `queue` to the batch until it has `room` rows; the room may grow for a lone large one."""

@@ -77,7 +77,7 @@ class NotOffered(RequestError):
 
 
 class QueueFull(RequestError):
-    """More rows wait than --max-queue allows, or the answer would come later than --max-latency."""
+    """More rows come or wait than --max-queue allows, or the answer would come later than --max-latency."""
 
 
 class QueueTimeout(RequestError):

@@ -158,6 +158,7 @@ class VersionMetrics:
         self.expired = metrics.shed.labels(model, "expired")
         self.cancelled = metrics.shed.labels(model, "cancelled")
         self.late = metrics.shed.labels(model, "deadline")
+        self.large = metrics.shed.labels(model, "too_large")
         self.full = metrics.shed.labels(model, "queue_full")
         self.slow = metrics.shed.labels(model, "queue_slow")
         end = _midnight(window_ends)
@@ -227,11 +228,16 @@ class VersionMetrics:
             )
         return series
 
-    def forget(self) -> None:
-        """Drops the gauges of a version that has gone; its counters stay, as counters must."""
-        self._metrics.window_seconds.remove(*self._labels)
+    def forget(self, successor: "VersionMetrics | None" = None) -> None:
+        """Drops the gauges of a version that has gone; its counters stay, as counters must.
+
+        successor: of the version that came in its place under the same number, whose gauges stay.
+        """
+        if successor is None:
+            self._metrics.window_seconds.remove(*self._labels)
         for signature in self._depths:
-            self._metrics.queue_depth.remove(*self._labels, signature)
+            if successor is None or signature not in successor._depths:
+                self._metrics.queue_depth.remove(*self._labels, signature)
 
 
 def _midnight(window_ends: str) -> float:

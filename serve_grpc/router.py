@@ -255,16 +255,36 @@ class Router:
     def _full(self, batcher: Batcher, work: Work, refusal: Refusal) -> Answer:
         runnable = batcher.program
         metrics, signature = runnable.metrics, runnable.program.rules.signature
-        waiting = f"model {metrics.model!r} has {batcher.rows} rows waiting"
-        if refusal is Refusal.FULL:
-            metrics.full.inc()
-            reason = f"{waiting} and {work.rows} more came; --max-queue allows {batcher.max_rows}"
+        if refusal is Refusal.LARGE:
+            flag = "--max-queue" if work.rows > batcher.max_rows else "--max-latency"
+            counter, reason = (
+                metrics.large,
+                (
+                    f"model {metrics.model!r} takes at most {self._scheduler.most_rows(batcher)} rows in a request and "
+                    f"{work.rows} came; send them in pieces, or raise {flag} at the server"
+                ),
+            )
+        elif refusal is Refusal.FULL:
+            waiting = batcher.urgent_rows if work.urgent else batcher.rows
+            kind = "urgent rows" if work.urgent else "rows"
+            counter, reason = (
+                metrics.full,
+                (
+                    f"model {metrics.model!r} has {waiting} {kind} waiting and {work.rows} more came; "
+                    f"--max-queue allows {batcher.max_rows}; try again later"
+                ),
+            )
         else:
-            metrics.slow.inc()
             seconds = batcher.seconds_until(work.rows)
-            reason = f"{waiting}: this would be answered in about {seconds:.2f} s; --max-latency allows less"
+            counter, reason = (
+                metrics.slow,
+                (
+                    f"model {metrics.model!r} has {batcher.rows} rows waiting: this would be answered in about "
+                    f"{seconds:.2f} s; --max-latency allows less; try again later"
+                ),
+            )
+        counter.inc()
         code = STATUS[QueueFull]
-        reason += "; try again later"
         metrics.refused(work.call, work.protocol, signature, code, reason)
         return work.call, Status(code, reason)
 

@@ -19,8 +19,11 @@ MOST_MINE = 8
 
 
 class Refusal(Enum):
-    """Why a request was not queued. full: --max-queue. slow: it would be answered later than --max-latency."""
+    """Why a request was not queued. large: it has more rows than any request may have. full: --max-queue. slow: it
+    would be answered later than --max-latency.
+    """
 
+    LARGE = "large"
     FULL = "full"
     SLOW = "slow"
     CLOSED = "closed"
@@ -119,6 +122,10 @@ class Scheduler:
             self._changed.wait_for(lambda: self._stopped or not (batcher.waiting or batcher.running))
             self._seen.pop(batcher.account, None)
 
+    def most_rows(self, batcher: Batcher) -> int:
+        """Rows of the largest request that is ever queued there."""
+        return batcher.most(self._max_latency)
+
     def stop(self) -> None:
         """Ends the executor once nothing waits any more."""
         with self._changed:
@@ -128,7 +135,9 @@ class Scheduler:
     def _refusal(self, batcher: Batcher, work: Work) -> Refusal | None:
         if batcher.closed:
             return Refusal.CLOSED
-        if not batcher.admits(work.rows):
+        if work.rows > batcher.most(self._max_latency):
+            return Refusal.LARGE
+        if not batcher.admits(work.rows, work.urgent):
             return Refusal.FULL
         if batcher.rows and not (work.urgent or batcher.in_time(work.rows, self._max_latency)):
             return Refusal.SLOW

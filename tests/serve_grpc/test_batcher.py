@@ -73,13 +73,38 @@ def test_where_rows_cost_the_same_no_padding_is_bought() -> None:
     assert sizes(take(scheduler)) == [3], "a request that fits a bucket is never split"
 
 
-def test_a_full_queue_refuses_and_an_empty_one_takes_any_size() -> None:
+def test_a_full_queue_refuses_and_what_could_never_wait_is_refused_always() -> None:
     scheduler, queue = batcher(max_rows=4)
-    assert submit(scheduler, queue, work(50)) == []
+    assert submit(scheduler, queue, work(5), work(5, urgent=True)) == [Refusal.LARGE] * 2, "nothing waits"
+    assert submit(scheduler, queue, work(4)) == []
     assert submit(scheduler, queue, work(1)) == [Refusal.FULL]
+    assert submit(scheduler, queue, work(5)) == [Refusal.LARGE]
     while scheduler.take(wait=False):
         pass
     assert submit(scheduler, queue, work(3), work(1), work(1)) == [Refusal.FULL]
+
+
+def test_a_request_that_takes_too_long_by_itself_is_refused_always_but_not_one_that_goes_in_one_run() -> None:
+    scheduler = Scheduler(max_latency=5.0)
+    queue = Batcher(None, FLAT, 1000)  # eight rows a second
+    assert scheduler.most_rows(queue) == 40
+    queue.slowdown = 0.1  # a pace that flatters changes nothing
+    assert submit(scheduler, queue, work(41), work(41, urgent=True)) == [Refusal.LARGE] * 2
+    assert submit(scheduler, queue, work(40)) == []
+    slower = Batcher(None, BucketChoice.of({1: 50.0, 8: 50.0}), 1000)
+    assert submit(scheduler, slower, work(9)) == [Refusal.LARGE]
+    assert submit(scheduler, slower, work(8)) == []
+
+
+def test_what_is_not_urgent_cannot_keep_the_urgent_out() -> None:
+    scheduler, queue = batcher(max_rows=8)
+    submit(scheduler, queue, work(8))
+    assert submit(scheduler, queue, work(1)) == [Refusal.FULL]
+    assert submit(scheduler, queue, work(6, urgent=True), work(2, urgent=True)) == []
+    assert submit(scheduler, queue, work(1, urgent=True)) == [Refusal.FULL], "twice --max-queue at most"
+    assert queue.rows == 16 and queue.urgent_rows == 8
+    assert take(scheduler).rows == 8 and (queue.rows, queue.urgent_rows) == (8, 0)
+    assert submit(scheduler, queue, work(8, urgent=True)) == []
 
 
 def test_expired_and_cancelled_requests_leave_without_a_run() -> None:
@@ -252,7 +277,7 @@ def test_urgent_requests_go_first_and_among_themselves_in_order() -> None:
 def test_a_request_that_would_be_answered_too_late_is_refused_and_an_urgent_one_is_not() -> None:
     scheduler = Scheduler(max_latency=5.0)
     queue = Batcher(None, FLAT, 1000)  # eight rows a second
-    assert submit(scheduler, queue, work(100)) == [], "one that nothing stands before is taken"
+    assert submit(scheduler, queue, work(40)) == [], "one that nothing stands before is taken"
     batch = scheduler.take()
     assert batch is not None
     assert submit(scheduler, queue, work(1)) == [Refusal.SLOW]

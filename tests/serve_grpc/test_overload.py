@@ -104,9 +104,25 @@ def kept_full(server: ServerProcess) -> Iterator[None]:
             thread.join()
 
 
-def test_a_request_larger_than_the_queue_is_split_not_refused(server: ServerProcess) -> None:
-    x = np.arange(9, dtype=np.float32)[:, None]
-    assert server.predict("slow", {"x": x})["y"].shape == (9, 1)
+def test_a_request_larger_than_a_batch_is_split_and_one_larger_than_the_queue_refused(
+    server: ServerProcess,
+) -> None:
+    x = np.arange(5, dtype=np.float32)[:, None]
+    assert server.predict("slow", {"x": x[:4]})["y"].shape == (4, 1)
+    with pytest.raises(grpc.RpcError) as refused:
+        server.predict("slow", {"x": x})
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "at most 4 rows in a request and 5 came; send them in pieces, or raise --max-queue" in (
+        refused.value.details()
+    )
+    assert server.metric("jaxport_shed_total", model="slow", reason="too_large") == 1
+
+
+def test_a_priority_is_let_in_whatever_waits_without_one(server: ServerProcess) -> None:
+    with kept_full(server):
+        for _ in range(5):
+            assert server.predict("slow", {"x": X}, priority=1)["y"].shape == (1, 1)
+    idle(server)
 
 
 def test_a_deadline_that_passes_in_the_queue_is_not_run(server: ServerProcess) -> None:
