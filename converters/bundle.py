@@ -7,9 +7,11 @@
 Digests give integrity, not authenticity: whoever can write the volume is trusted.
 """
 
+import errno
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -35,13 +37,16 @@ MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def list_versions(model_dir: Path) -> list[int]:
-    """Versions in a model's folder, ascending. Names that are not positive integers are ignored."""
+    """Versions in a model's folder, ascending. Names that are not positive integers are ignored.
+
+    One that cannot be looked into is among them: whoever opens it learns why. Raises OSError for the model's folder.
+    """
     try:
         names = [entry.name for entry in model_dir.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
         return []
     numbers = [number for name in names if (number := parse_version(name)) is not None]
-    return sorted(n for n in numbers if (model_dir / str(n) / MANIFEST).is_file())
+    return sorted(n for n in numbers if _may_be_file(model_dir / str(n) / MANIFEST))
 
 
 def parse_version(name: str) -> int | None:
@@ -56,12 +61,31 @@ def parse_version(name: str) -> int | None:
 
 
 def list_models(models_root: Path) -> list[str]:
-    """Names of the folders that hold at least one version, sorted. What is no model's name is ignored."""
+    """Names of the folders that hold at least one version, sorted. What is no model's name is ignored.
+
+    A folder that cannot be looked into is among them, and `list_versions` of it says why.
+    """
     try:
         entries = sorted(models_root.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [e.name for e in entries if MODEL_NAME.fullmatch(e.name) and e.is_dir() and list_versions(e)]
+    return [e.name for e in entries if MODEL_NAME.fullmatch(e.name) and _may_hold_versions(e)]
+
+
+def _may_hold_versions(folder: Path) -> bool:
+    try:
+        return bool(list_versions(folder))
+    except OSError as error:
+        return error.errno != errno.ELOOP  # a link to itself is nothing
+
+
+def _may_be_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        return error.errno != errno.ELOOP
 
 
 @dataclass(frozen=True)
@@ -215,7 +239,11 @@ def open_bundle(path: Path | str) -> Bundle:
 def read_manifest(path: Path | str) -> Manifest:
     """The manifest alone, checked against manifest.json.sha256. No other file is touched."""
     path = Path(path)
-    if not (path / MANIFEST).exists() and not (path / MANIFEST_DIGEST).exists():
+    try:
+        is_bundle = (path / MANIFEST).exists() or (path / MANIFEST_DIGEST).exists()
+    except OSError as error:
+        raise BundleError(f"{path / MANIFEST}: {error.strerror or error}") from None
+    if not is_bundle:
         versions = ", ".join(map(str, list_versions(path)))
         hint = f"; its versions are {versions}" if versions else ""
         raise BundleNotFound(f"{path}: holds no {MANIFEST}{hint}")

@@ -132,6 +132,12 @@ class Catalog:
                 for name, versions in sorted(self._models.items())
             }
 
+    def noticed(self) -> dict[str, list[VersionInfo]]:
+        """As `models`, and with those of which there is only a problem to tell: they have no versions."""
+        with self._lock:
+            troubled = {name: [] for name, choice in self._choices.items() if choice.problems}
+        return dict(sorted((troubled | self.models()).items()))
+
     def serving(self, model: str) -> VersionInfo | None:
         """The version that answers requests without a version."""
         default = self.choice(model).default

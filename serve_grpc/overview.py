@@ -60,7 +60,7 @@ class Overview:
             "server": self._server(),
             "traffic": self._traffic(),
             "models": [
-                self._model(name, versions, figures) for name, versions in self._catalog.models().items()
+                self._model(name, versions, figures) for name, versions in self._catalog.noticed().items()
             ],
         }
 

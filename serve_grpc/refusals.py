@@ -1,10 +1,14 @@
 """Versions that failed to load, and when each is worth another try."""
 
 import math
+import os
+import stat
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from converters.bundle import MANIFEST_DIGEST, MOST_DIGEST_BYTES
 
 # A refused version is tried again when its files change, or after this long, doubling up to the most.
 RETRY_SECONDS = 30.0
@@ -57,6 +61,10 @@ class Refusals:
         """The version loads."""
         self._refused.pop((model, version), None)
 
+    def reasons(self, model: str) -> dict[int, str]:
+        """Why each refused version of a model was refused."""
+        return {number: refused.reason for (name, number), refused in self._refused.items() if name == model}
+
     def forget_all_but(self, model: str, versions: Iterable[int]) -> list[int]:
         """Drops what is known of versions that are no longer there, and returns them."""
         there = set(versions)
@@ -77,3 +85,17 @@ def fingerprint(path: Path) -> Fingerprint:
                 continue
             found.append((str(file), stat.st_size, stat.st_mtime_ns))
     return tuple(sorted(found))
+
+
+def manifest_digest(path: Path) -> bytes:
+    """What the manifest.json.sha256 of a bundle says, which is other for any other bundle; empty: it cannot be read."""
+    try:
+        # A pipe would be waited for without end.
+        descriptor = os.open(path / MANIFEST_DIGEST, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+            return os.read(descriptor, MOST_DIGEST_BYTES) if regular else b""
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return b""

@@ -1,13 +1,15 @@
 """Keeps what serves equal to what the models folder holds and its rules ask for, by reading it again and again.
 
-No inotify: NFS does not tell. A version that cannot be served is named once per change, and never takes down the
-one that serves. One thread, so one load at a time.
+No inotify: NFS does not tell. A version that cannot be served, or a folder that cannot be read, is named once per
+change, takes nothing down that serves, and keeps no other model waiting. One thread, so one load at a time.
 """
 
 import logging
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from converters.bundle import list_models, list_versions
@@ -17,7 +19,7 @@ from serve_grpc.compiles import CompileWatch
 from serve_grpc.memory import Memory
 from serve_grpc.metrics import Metrics
 from serve_grpc.plan import Plan, make_plan
-from serve_grpc.refusals import Fingerprint, Refusals, fingerprint
+from serve_grpc.refusals import Fingerprint, Refusals, fingerprint, manifest_digest
 from serve_grpc.rules import Rules, RulesReader
 from serve_grpc.scheduler import Scheduler
 from serve_grpc.serving import Serving
@@ -65,6 +67,9 @@ class Repository:
         self._problems: dict[str, set[str]] = {}
         self._missing: dict[str, int] = {}
         self._unreadable = ""
+        self._unlisted: set[str] = set()  # models whose folder cannot be read
+        self._place: tuple[int, int] | None = None  # device and inode of the folder that held models
+        self._digests: dict[str, dict[int, bytes]] = {}  # model -> loaded version -> its manifest's digest
         self._ready = False
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -86,8 +91,8 @@ class Repository:
 
     @property
     def refused(self) -> int:
-        """How many versions are refused now."""
-        return len(self._refusals)
+        """How many versions are refused now; a model whose folder cannot be read counts as one."""
+        return len(self._refusals) + len(self._unlisted)
 
     def poll(self) -> None:
         """Reads the folder once and loads, replaces and unloads what changed."""
@@ -98,8 +103,11 @@ class Repository:
             for name in names:
                 if self._stopping.is_set():
                     return
-                self._update(name)
-            for name in sorted(set(self._catalog.models()) - set(names)):
+                try:
+                    self._update(name)
+                except OSError as error:
+                    self._unlist(name, f"{error.filename or self._root / name}: {error.strerror or error}")
+            for name in sorted(({*self._catalog.models(), *self._problems}) - set(names)):
                 self._absent(name)
             if not self._ready and self._serving.names():
                 self._ready = True
@@ -108,10 +116,19 @@ class Repository:
     def _models(self) -> list[str] | None:
         """The models in the folder; None when it cannot be read: that is no reason to unload anything."""
         try:
-            self._root.stat()  # list_models says [] of a folder that is not there
+            found = self._root.stat()  # list_models says [] of a folder that is not there
             names = list_models(self._root)
         except OSError as error:
             self._say_unreadable(f"{self._root}: {error.strerror}")
+            return None
+        place = (found.st_dev, found.st_ino)
+        if names:
+            self._place = place
+        elif not stat.S_ISDIR(found.st_mode):
+            self._say_unreadable(f"{self._root}: not a folder")
+            return None
+        elif self._serving.names() and place != self._place:  # what a volume that is not mounted leaves
+            self._say_unreadable(f"models in {self._root}: it is another folder than before, without any")
             return None
         self._unreadable = ""
         return names
@@ -125,13 +142,12 @@ class Repository:
             self._stopping.wait(poll_seconds)
 
     def _update(self, model: str) -> None:
-        """Loads what the rules ask for, one version after the other, and serves what is there after each."""
-        folder = self._root / model
-        try:
-            versions = list_versions(folder)
-        except OSError as error:
-            self._say_unreadable(f"{folder}: {error.strerror}")
-            return
+        """Loads what the rules ask for, one version after the other, and serves what is there after each.
+
+        Raises OSError when the model's folder cannot be read.
+        """
+        versions = list_versions(self._root / model)
+        self._unlisted.discard(model)
         self._forget_failures(model, versions)
         if not versions:
             self._absent(model)
@@ -140,13 +156,41 @@ class Repository:
         failed: set[int] = set()
         while not self._stopping.is_set():
             plan = self._follow(model, versions, failed)
-            if not plan.load:
+            if plan.load:
+                if not self._add(model, plan.load[0], versions, failed):
+                    failed.add(plan.load[0])
+            elif (version := self._replaced_in_place(model, versions, failed)) is not None:
+                log.info("replaced model=%s version=%d: its folder holds another bundle now", model, version)
+                self._add(model, version, versions, failed)
+                failed.add(version)  # once in a poll, whatever comes next
+            else:
                 if plan.routes.default is None:
                     self._swapper.tell_health(model, False)
                 self._say_problems(model, plan.problems)
                 return
-            if not self._add(model, plan.load[0], versions, failed):
-                failed.add(plan.load[0])
+
+    def _unlist(self, model: str, what: str) -> None:
+        """The model's folder cannot be read: it stays as it is, and the problem is the model's."""
+        problem = f"{what}; what is loaded of the model keeps serving"
+        self._unlisted.add(model)
+        self._missing.pop(model, None)
+        self._catalog.choose(model, replace(self._catalog.choice(model), problems=(problem,)))
+        if self._serving.get(model) is None:
+            self._swapper.tell_health(model, False)
+        self._say_problems(model, (problem,))
+
+    def _replaced_in_place(self, model: str, versions: list[int], failed: set[int]) -> int | None:
+        """A loaded version whose folder holds another bundle than the one it came from, which is worth a try."""
+        folder, live = self._root / model, self._serving.live(model).versions
+        known = {number: digest for number, digest in self._digests.get(model, {}).items() if number in live}
+        self._digests[model] = known
+        for version in sorted(live.keys() & set(versions) - failed):
+            digest = manifest_digest(folder / str(version))
+            if digest and digest == known.get(version):
+                self._refusals.remove(model, version)  # what is loaded is back
+            elif digest and version not in self._refusals.blocked(folder):
+                return version
+        return None
 
     def _plan(
         self, model: str, versions: list[int], failed: set[int], loaded: Iterable[int]
@@ -155,7 +199,15 @@ class Repository:
         folder = self._root / model
         rules = self._rules.read(folder)
         blocked = failed | self._refusals.blocked(folder)
-        return rules, make_plan(rules, versions, blocked, self._serving.live(model).routes.having(loaded))
+        loaded = frozenset(loaded)
+        plan = make_plan(rules, versions, blocked, self._serving.live(model).routes.having(loaded))
+        stale = tuple(
+            f"version {number}: its folder holds another bundle than the one that serves, which does not load "
+            f"({reason}); publish it under a new number"
+            for number, reason in sorted(self._refusals.reasons(model).items())
+            if number in loaded
+        )
+        return rules, replace(plan, problems=plan.problems + stale)
 
     def _follow(self, model: str, versions: list[int], failed: set[int], *new: LoadedVersion) -> Plan:
         """Makes the plan for what is loaded, `new` with it, and serves as it says."""
@@ -165,17 +217,22 @@ class Repository:
         return plan
 
     def _add(self, model: str, version: int, versions: list[int], failed: set[int]) -> bool:
-        """Loads a version and serves it; False when it was refused."""
+        """Loads a version and serves it, also in place of what has its number; False when it was refused."""
         path = self._root / model / str(version)
-        seen = fingerprint(path)
+        seen, digest = fingerprint(path), manifest_digest(path)
         started = time.monotonic()
-        self._catalog.put(model, VersionInfo(version, LOADING))
+        again = version in self._serving.live(model).versions
+        if not again:
+            self._catalog.put(model, VersionInfo(version, LOADING))
         try:
-            loaded = self._admission.load(model, path, self._replaced(model, version, versions, failed))
+            # What was replaced in its folder cannot be loaded again: it is never unloaded before.
+            replaced = {} if again else self._replaced(model, version, versions, failed)
+            loaded = self._admission.load(model, path, replaced)
         except Exception as error:  # a bundle comes from outside; nothing in it may end the server
             self._refuse(model, version, path, seen, error)
             return False
         self._refusals.remove(model, version)
+        self._digests.setdefault(model, {})[version] = digest
         self._follow(model, versions, failed, loaded)
         seconds = time.monotonic() - started
         self._metrics.swap_seconds.labels(model).observe(seconds)
@@ -191,13 +248,16 @@ class Repository:
         return {number: old for number, old in live.versions.items() if number not in plan.routes.loaded}
 
     def _refuse(self, model: str, version: int, path: Path, seen: Fingerprint, error: Exception) -> None:
-        if not path.exists():
+        serves = version in self._serving.live(model).versions
+        if _has_gone(path):
             log.warning("vanished model=%s version=%d while it was loaded", model, version)
-            self._catalog.remove(model, version)
+            if not serves:
+                self._catalog.remove(model, version)
             return
         reason = _one_line(error)
         news = self._refusals.add(model, version, seen, reason, retry=not isinstance(error, PutBack))
-        self._catalog.put(model, VersionInfo(version, FAILED, reason))
+        if not serves:
+            self._catalog.put(model, VersionInfo(version, FAILED, reason))
         if self._serving.get(model) is None:
             self._swapper.tell_health(model, False)
         if news:
@@ -206,8 +266,10 @@ class Repository:
             log.debug("the traceback of the refusal", exc_info=error)
 
     def _forget_failures(self, model: str, versions: list[int]) -> None:
+        live = self._serving.live(model).versions
         for version in self._refusals.forget_all_but(model, versions):
-            self._catalog.remove(model, version)
+            if version not in live:
+                self._catalog.remove(model, version)
 
     def _absent(self, model: str) -> None:
         self._missing[model] = self._missing.get(model, 0) + 1
@@ -218,6 +280,8 @@ class Repository:
         self._missing.pop(model)
         self._rules.forget(model)
         self._problems.pop(model, None)
+        self._digests.pop(model, None)
+        self._unlisted.discard(model)
         if loaded:
             log.info("removed model=%s: its folder has gone", model)
         self._swapper.remove(model)
@@ -230,12 +294,23 @@ class Repository:
             self._metrics.policy_problems.labels(model).inc()
             log.error("policy model=%s: %s", model, problem)
         if before and not now:
-            log.info("policy model=%s: its policy and labels can be followed again", model)
+            log.info("policy model=%s: its folder, policy and labels can be followed again", model)
 
     def _say_unreadable(self, what: str) -> None:
         if what != self._unreadable:
             log.warning("cannot read %s; what is loaded keeps serving", what)
             self._unreadable = what
+
+
+def _has_gone(path: Path) -> bool:
+    """Not so when it cannot be looked at."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _one_line(error: Exception) -> str:

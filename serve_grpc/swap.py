@@ -36,8 +36,9 @@ class Swapper:
     def follow(self, model: str, rules: Rules, plan: Plan, versions: Mapping[int, LoadedVersion]) -> None:
         """Sends requests where the plan says, and drains what it does not keep.
 
-        versions: every loaded one, of which some may be new.
+        versions: every loaded one, of which some may be new, and in place of one with the same number.
         """
+        before = self._serving.live(model).versions
         labels = plan.routes.labels
         pending = {label: v for label, v in rules.labels.items() if labels.get(label) != v}
         policy = "" if rules.policy is None else str(rules.policy)
@@ -47,8 +48,11 @@ class Swapper:
             Choice(policy, plan.routes.default, labels, pending, plan.problems),
         )
         for number, version in versions.items():
+            old = before.get(number, version)
             if number not in plan.routes.loaded:
                 self._drain(version)
+            elif old is not version:
+                self._drain(old, version)
 
     def unload(self, model: str, numbers: Iterable[int]) -> None:
         """Some of a model's versions answer no more, and their memory is free when this returns."""
@@ -90,7 +94,7 @@ class Swapper:
         """Nobody is sent to a version before it is SERVING in the catalog, or from it after it is closed."""
         before = self._serving.live(model)
         for number, version in after.versions.items():
-            if number not in before.versions:
+            if before.versions.get(number) is not version:
                 self._catalog.put(model, replace(version.info, state=SERVING))
         if after != before:
             self._serving.put(model, after)
@@ -99,15 +103,20 @@ class Swapper:
         if after.default is not None or before.default is not None:
             self.tell_health(model, after.default is not None)
 
-    def _drain(self, old: LoadedVersion) -> None:
-        """Answers what the old version accepted, and drops its weights."""
-        self._catalog.put(old.model, replace(old.info, state=DRAINING))
+    def _drain(self, old: LoadedVersion, successor: LoadedVersion | None = None) -> None:
+        """Answers what the old version accepted, and drops its weights.
+
+        successor: what has its number now; the catalog is about that one.
+        """
+        if successor is None:
+            self._catalog.put(old.model, replace(old.info, state=DRAINING))
         for batcher in old.batchers.values():
             self._scheduler.close(batcher)
         for program in old.programs.values():
             program.weights = {}
-        old.metrics.forget()
-        self._catalog.remove(old.model, old.info.version)
+        old.metrics.forget(successor and successor.metrics)
+        if successor is None:
+            self._catalog.remove(old.model, old.info.version)
         log.info("unloaded model=%s version=%d", old.model, old.info.version)
 
 
