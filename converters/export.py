@@ -76,7 +76,8 @@ def export_bundle(
     of the function's tuple; a dict has its own. example: arrays of at least one row, from which the goldens are made.
     usage: strings for clients, as {"task": "next_token"}. provenance: where the weights come from. sequence: declares
     the symbol that inputs may have as second dimension, as in SequenceSpec("t", most=256) for "b, t": a server then
-    takes any length up to `most`, and pads rows behind their end. pad: the value it pads an input with, 0 if not here.
+    takes any length up to `most`, and pads rows behind their end. What depends on a row's length has to come from an
+    input along it, as a mask: the proof varies lengths. pad: the value it pads an input with, 0 if not here.
 
     Raises BadSpec (the arguments do not fit each other), ExportRefused (the program would be wrong or fail later),
     PlatformMissing (this machine has none of `platforms`), VersionTaken, StorageError.

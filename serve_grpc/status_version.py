@@ -116,13 +116,14 @@ def _stages(stages: Json) -> str:
 
 def _signature(version: Json, signature: Json) -> str:
     lanes = signature["lanes"]
-    alone = len(version["signatures"]) == 1 and not lanes
-    runs = version["runs_by_bucket"] if alone else None
-    heads = ("bucket", "ms a run", "rows/s", "runs", "golden error / allowed")
-    rows = [_bucket(bucket, runs) for bucket in signature["buckets"]]
-    if lanes:  # the length names the row, and each has the same few buckets
+    heads: tuple[str, ...] = ("bucket", "ms a run", "rows/s", "golden error / allowed")
+    rows = [_bucket(bucket) for bucket in signature["buckets"]]
+    if lanes:
         heads = ("length up to", *heads)
-        rows = [(str(lane["length"]), *_bucket(bucket, runs)) for lane in lanes for bucket in lane["buckets"]]
+        rows = [(str(lane["length"]), *_bucket(bucket)) for lane in lanes for bucket in lane["buckets"]]
+    elif len(version["signatures"]) == 1:  # runs are counted by version and bucket
+        heads, runs = (*heads, "runs"), version["runs_by_bucket"]
+        rows = [(*row, number(runs.get(row[0], 0))) for row in rows]
     tensors = table(
         "",
         ("takes", "gives"),
@@ -136,14 +137,12 @@ def _signature(version: Json, signature: Json) -> str:
     )
 
 
-def _bucket(bucket: Json, runs: Mapping[str, int] | None) -> tuple[str, ...]:
-    """runs: how often each bucket ran, where that is known."""
+def _bucket(bucket: Json) -> tuple[str, ...]:
     error = bucket["golden_error"]
     return (
         str(bucket["rows"]),
         number(bucket["ms"]),
         number(bucket["rows_per_second"]),
-        "" if runs is None else number(runs.get(str(bucket["rows"]), 0)),
         "" if error is None else f"{error:.2g}",
     )
 

@@ -149,6 +149,16 @@ def every_tolerance(value: float) -> Callable[[Path], None]:
     return change
 
 
+def endless(most: int) -> Callable[[Path], None]:
+    """Takes rows of any length up to `most`."""
+
+    def change(bundle: Path) -> None:
+        told("signatures", "predict", "sequence", value={"symbol": "t", "most": most})(bundle)
+        told(*INPUT, value=["b", "t"])(bundle)
+
+    return change
+
+
 INPUT = ("signatures", "predict", "inputs", 0, "shape")
 OUTPUT = ("signatures", "predict", "outputs", 0, "shape")
 # what is wrong: (what makes it so, what the refusal says)
@@ -156,6 +166,11 @@ WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
     "a weight of 10**30": (told("weights", 0, "shape", value=[10**30, 4]), "10000000000"),
     "a weight of 10**5000": (lambda b: sealed(b, b'{"schema_version": 1' + b"0" * 5000 + b"}"), "manifest"),
     "a weight of 10**18": (told("weights", 0, "shape", value=[10**9, 10**9]), "memory"),
+    "a sequence that no input has": (
+        told("signatures", "predict", "sequence", value={"symbol": "t", "most": 4}), "no input has the sequence 't'"
+    ),
+    "a sequence of 2**62": (endless(2**62), "memory"),
+    "a sequence that no golden has": (endless(4), "its longest golden for lengths up to 4 is 0"),
     "a negative weight": (told("weights", 0, "shape", value=[-4, 64]), "-4"),
     "a weight of a million sizes": (told("weights", 0, "shape", value=[2**62] * 1_000_000), "1000000 dimensions"),
     "a size that is no number": (told("weights", 0, "shape", value=[True, None]), "True"),
