@@ -25,7 +25,9 @@ RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 def running(one_model: Path, cache: Path, transport: str) -> Iterator[ServerProcess]:
     """A server with one small model and a limit of 4 MiB."""
     flags = ("--transport", transport, "--max-message-bytes", "4MiB", "--cache-dir", str(cache))
-    with ServerProcess(one_model, *flags, "--max-batch", "4", "--max-queue", "1000000") as process:
+    with ServerProcess(
+        one_model, *flags, "--max-batch", "4", "--max-queue", "1000000", "--max-latency", "60000"
+    ) as process:
         yield process.ready()
         assert process.alive
         assert process.metric("jaxport_compiles_after_ready_total") == 0
