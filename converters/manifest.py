@@ -211,9 +211,18 @@ def _manifest(raw: dict[str, Any]) -> Manifest:
     }
     fields["files"] = {name: FileDigest(**value) for name, value in raw["files"].items()}
     for name, text in fields["usage"].items():
-        if not isinstance(text, str):
+        if not isinstance(text, str) or not _is_unicode(name + text):
             raise ValueError(f"usage {name!r} is no text")
     return Manifest(**fields)
+
+
+def _is_unicode(text: str) -> bool:
+    """JSON can escape half of a character, which no other format can carry."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _signature(raw: dict[str, Any]) -> Signature:

@@ -76,16 +76,22 @@ def set_policy(model_dir: Path, text: str) -> tuple[Policy | None, Policy]:
 
     BadPolicy: it is none, or asks for a version that is not there. The one before is None where it was no policy.
     """
-    policy = parse_policy(text, "--policy")
-    _check_names(model_dir)
-    for version in getattr(policy, "versions", ()):
-        _check_version(model_dir, version)
+    policy = check_policy(model_dir, text)
     try:
         before = read_policy(model_dir)
     except BadPolicy:
         before = None
     _write(model_dir / POLICY, f"{policy}\n")
     return before, policy
+
+
+def check_policy(model_dir: Path, text: str) -> Policy:
+    """The policy that `text` says, if the model can follow it. BadPolicy, BundleNotFound, BundleError: it cannot."""
+    policy = parse_policy(text, "--policy")
+    _check_names(model_dir)
+    for version in getattr(policy, "versions", ()):
+        _check_version(model_dir, version)
+    return policy
 
 
 def _check_names(model_dir: Path, label: str = "any") -> None:

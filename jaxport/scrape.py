@@ -25,11 +25,17 @@ class Scrape:
         return sum(values) if values else None
 
 
-def scrape(http_address: str) -> Scrape | None:
+def http_address(address: str) -> str:
+    """Where the metrics of a server are by default: at port 8501 on the host of its gRPC address."""
+    host = "" if address.startswith("unix:") else address.rpartition(":")[0]
+    return f"{host or 'localhost'}:8501"
+
+
+def scrape(address: str) -> Scrape | None:
     """Reads http://ADDRESS/metrics; None where nothing answers there."""
     try:
         # The scheme is ours, the address the user's.
-        with urllib.request.urlopen(f"http://{http_address}/metrics", timeout=SECONDS) as answer:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=SECONDS) as answer:
             return Scrape(answer.read().decode())
     except (urllib.error.URLError, OSError, ValueError):
         return None

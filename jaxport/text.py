@@ -51,9 +51,9 @@ class TextModel:
             text = text[-self.context :] + following
 
 
-def open_text_model(client: Client, model: str, version: int = 0) -> TextModel:
+def open_text_model(client: Client, model: str, version: int = 0, label: str = "") -> TextModel:
     """Asks the server what `model` is. UsageError where it does not continue bytes."""
-    found = client.model(model, version)
+    found = client.model(model, version, label)
     usage: Mapping[str, str] = found.usage
     if usage.get("task") != "next_token" or usage.get("tokenizer") != "bytes":
         raise UsageError(

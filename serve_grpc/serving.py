@@ -111,8 +111,8 @@ class Serving:
         what = f"model {model!r} version {info.version}"
         if not version and info.state == SERVING:
             return NotLoaded(
-                f"{what} serves requests that name it, and policy {choice.policy!r} gives none for those "
-                "that do not; the status page says why"
+                f"{what} serves requests that name it; for those that do not there is none at this moment (policy "
+                f"{choice.policy!r}); try again, and if that does not help see the status page"
             )
         reason = f": {info.reason}" if info.reason else ""
         numbers = ", ".join(map(str, live.versions))

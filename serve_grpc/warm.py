@@ -6,7 +6,7 @@ from serve_grpc.cache import CompileCache, Published
 from serve_grpc.catalog import Catalog
 from serve_grpc.compiles import CompileWatch
 from serve_grpc.device import Device
-from serve_grpc.errors import LoadRefused
+from serve_grpc.errors import ConfigError, LoadRefused
 from serve_grpc.memory import Memory
 from serve_grpc.metrics import Metrics
 from serve_grpc.repository import Repository
@@ -19,21 +19,23 @@ log = logging.getLogger(__name__)
 
 
 def warm(settings: ServeSettings, device: Device, cache: CompileCache) -> int:
-    """Loads every model once and publishes what had to be compiled; 0, or 3 when a version was refused.
+    """Loads every model once and publishes what had to be compiled.
 
-    Raises EnvironmentUnfit when the cache cannot be written.
+    Raises EnvironmentUnfit when the cache cannot be written, LoadRefused when a version was refused, and ConfigError when
+    there is nothing to load.
     """
     cache.prepare()
     published = Published(cache)
     metrics = Metrics()
     catalog = Catalog()
+    serving = Serving(catalog)
     watch = CompileWatch(metrics)
     loader = Loader(device, settings.batch, metrics, cache, published.put)
     repository = Repository(
         settings.repository.models,
         loader,
         catalog,
-        Serving(catalog),
+        serving,
         Scheduler(),
         metrics,
         watch,
@@ -46,10 +48,15 @@ def warm(settings: ServeSettings, device: Device, cache: CompileCache) -> int:
         raise published.failure
     log.info(
         "warmed models=%d compiled=%d published=%d cache=%s",
-        len(catalog.models()), loader.compiled.total(), published.count, cache.folder,
+        len(serving.names()), loader.compiled.total(), published.count, cache.folder,
     )  # fmt: skip
     if repository.refused:
         raise LoadRefused(f"{repository.refused} of the versions could not be loaded; the log names them")
+    if not serving.names():
+        raise ConfigError(
+            f"--models {settings.repository.models}: nothing in it to warm for; needed: folders <model>/<version>/, "
+            "as jaxport export writes them"
+        )
     return 0
 
 

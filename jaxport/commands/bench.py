@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from jaxport.client import Client
 from jaxport.errors import CheckFailed, NotFit, UsageError
 from jaxport.flags import add_connection_flags, client_from, message_bytes, security_from
 from jaxport.load import Load, Tally, run_load
-from jaxport.scrape import Scrape, difference, scrape
+from jaxport.scrape import Scrape, difference, http_address, scrape
 from jaxport.tensors import array_to_tensor
 from jaxport.wire import prediction_pb2 as wire
 
@@ -68,13 +69,13 @@ def run(options: argparse.Namespace) -> int:
             raise UsageError(f"--plot {options.plot}: its folder does not exist")
     with client_from(options) as client:
         version, requests = _prepare(client, options)
-    http_address = options.http_address or f"{options.address.rpartition(':')[0] or 'localhost'}:8501"
-    if scrape(http_address) is None:
+    metrics = options.http_address or http_address(options.address)
+    if scrape(metrics) is None:
         print(
-            f"note: no metrics at {http_address}; name the server's --http-port by --http-address",
+            f"note: no metrics at {metrics}; name the server's --http-port by --http-address",
             file=sys.stderr,
         )
-    results = [_measure(options, version, requests, level, http_address) for level in levels]
+    results = [_measure(options, version, requests, level, metrics) for level in levels]
     if options.json:
         print(json.dumps([asdict(result) for result in results]))
     else:
@@ -94,7 +95,8 @@ def _parse_levels(options: argparse.Namespace) -> list[int]:
         raise UsageError(
             f"--concurrency {options.concurrency!r}: positive integers joined by commas are needed"
         )
-    if options.seconds <= 0 or options.rows < 1 or options.rate < 0 or options.processes < 0:
+    finite = math.isfinite(options.seconds) and math.isfinite(options.rate)
+    if not finite or options.seconds <= 0 or options.rows < 1 or options.rate < 0 or options.processes < 0:
         raise UsageError("--seconds and --rows must be positive, --rate and --processes not negative")
     return [int(level) for level in levels]
 
@@ -128,7 +130,7 @@ def _random(generator: np.random.Generator, spec: wire.TensorSpec, rows: int, le
 
 
 def _measure(
-    options: argparse.Namespace, version: int, requests: Sequence[bytes], concurrency: int, http_address: str
+    options: argparse.Namespace, version: int, requests: Sequence[bytes], concurrency: int, metrics: str
 ) -> Result:
     load = Load(
         address=options.address,
@@ -141,9 +143,9 @@ def _measure(
         security=security_from(options),
     )
     processes = min(options.processes or min(os.cpu_count() or 1, MOST_PROCESSES), concurrency)
-    before = scrape(http_address)
+    before = scrape(metrics)
     tally = run_load(load, processes)
-    return _result(options, version, concurrency, tally, before, scrape(http_address))
+    return _result(options, version, concurrency, tally, before, scrape(metrics))
 
 
 def _result(

@@ -3,7 +3,9 @@
 import argparse
 import itertools
 import json
+import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--bytes", type=int, default=48, metavar="N", help="with --text: how many bytes follow (default: 48)"
     )
     flag("--model-version", type=int, default=0, metavar="N", help="default: the version that serves")
+    flag("--label", default="", metavar="NAME", help="the version that a label such as canary stands for")
     flag("--signature", default="predict", help="which program (default: predict)")
     flag("--output", action="append", default=[], metavar="NAME", help="outputs wanted (default: all)")
     flag("--out", type=Path, metavar="FILE.npz", help="write the outputs to a file")
@@ -46,16 +49,35 @@ def run(options: argparse.Namespace) -> int:
     with client_from(options) as client:
         if options.text is not None:
             return _continue_text(client, options)
-        inputs = dict(_parse_input(text) for text in options.input)
+        inputs = _parse_inputs(options.input)
         outputs = client.predict(
             options.model,
             inputs,
             version=options.model_version,
+            label=options.label,
             signature=options.signature,
             outputs=options.output,
         )
     _show(outputs, options)
     return 0
+
+
+def _parse_inputs(texts: Sequence[str]) -> dict[str, Any]:
+    inputs: dict[str, Any] = {}
+    for text in texts:
+        name, value = _parse_input(text)
+        if name in inputs:
+            raise UsageError(f"--input {name}: is given twice; once per input is needed")
+        inputs[name] = value
+    return inputs
+
+
+def _number(text: str) -> float:
+    """A fraction as JSON writes it. ValueError past float64, which would become infinite."""
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is past the range of numbers; Infinity says what it is")
+    return value
 
 
 def _parse_input(text: str) -> tuple[str, Any]:
@@ -70,7 +92,7 @@ def _parse_input(text: str) -> tuple[str, Any]:
                 f"--input {name}: {value[1:]} is no .npy file that can be read ({error})"
             ) from None
     try:
-        return name, json.loads(value)
+        return name, json.loads(value, parse_float=_number)
     except ValueError as error:
         raise UsageError(
             f"--input {name}: {value!r} is not JSON ({error}); for a file write {name}=@FILE"
@@ -81,7 +103,7 @@ def _continue_text(client: Client, options: argparse.Namespace) -> int:
     prompt = options.text.encode()
     if not prompt or options.bytes < 1:
         raise UsageError("--text: at least one byte, and --bytes of at least 1, are needed")
-    model = open_text_model(client, options.model, options.model_version)
+    model = open_text_model(client, options.model, options.model_version, options.label)
     likely = model.likely(prompt, LIKELY)
     following = b"".join(itertools.islice(model.continuation(prompt), options.bytes))
     if options.json:

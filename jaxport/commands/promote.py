@@ -20,13 +20,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     _check(options)
-    from converters.promote import promote, rollback, set_policy
+    from converters.promote import check_policy, promote, rollback, set_policy
 
     model_dir = (options.models or options.root / "models") / options.model
+    if options.policy is not None:
+        check_policy(model_dir, options.policy)  # before a label moves: both or none
     if options.rollback:
         before, now = rollback(model_dir, options.label)
         print(f"{options.model} {options.label}: {_shown(before)} -> {now}")
-    elif options.label:
+    elif options.label is not None:
         before = promote(model_dir, options.version, options.label)
         same = before == options.version
         moved = f"{before}, as before" if same else f"{_shown(before)} -> {options.version}"

@@ -140,6 +140,7 @@ def test_weights_of_another_bundle_under_right_file_digests_are_caught(copy: Pat
         (lambda m: m.pop("platforms"), "a field is missing or malformed"),
         (lambda m: m.update(platforms=[]), "platforms and signatures may not be empty"),
         (lambda m: m.update(provenance=None), "a field is missing or malformed"),
+        (lambda m: m.update(usage={"task": "\ud800"}), "usage 'task' is no text"),
         (lambda m: m.update(window_ends=None), "a field is missing or malformed"),
         (lambda m: m["files"].update({"../../secret": {"sha256": "", "bytes": 0}}), "leaves the bundle"),
     ],

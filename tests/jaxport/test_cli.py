@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from jaxport.cli import COMMANDS, main
+from jaxport.scrape import http_address
 from tests.server_process import ServerProcess
 from tests.servers import jaxport
 
@@ -43,7 +44,11 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         ("predict", "iris", "--input", "x"),
         ("predict", "iris", "--input", "x=@none.npy"),
         ("predict", "iris", "--input", "x=[1,"),
+        ("predict", "iris", "--input", "x=[[1e999]]"),
+        ("predict", "iris", "--input", "x=[[1]]", "--input", "x=[[2]]"),
         ("bench", "iris", "--concurrency", "0"),
+        ("bench", "iris", "--seconds", "nan"),
+        ("bench", "iris", "--rate", "inf"),
         ("bench", "iris", "--plot", "no/such/folder.png"),
         ("predict", "iris", "--input", "x=1", "--address", ""),
         ("export", "--run", "../runs/nano"),
@@ -91,6 +96,26 @@ def test_predict_from_json_and_from_a_file(server: ServerProcess, tmp_path: Path
     from_file = jaxport("predict", "iris", "--input", f"x=@{tmp_path / 'x.npy'}", *at)
     assert json.loads(from_json.stdout) == json.loads(from_file.stdout)
     assert len(json.loads(from_json.stdout)["logits"][0]) == 3
+
+
+def test_predict_asks_a_label(server: ServerProcess) -> None:
+    asked = ("predict", "iris", "--input", "x=[[5, 3, 1, 0]]", "--json", "--address", server.grpc)
+    assert jaxport(*asked, "--label", "stable").returncode == 0
+    refused = jaxport(*asked, "--label", "canary")
+    assert refused.returncode == 2 and "has no label 'canary'" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("address", "metrics"),
+    [
+        ("host:8500", "host:8501"),
+        ("host", "localhost:8501"),
+        ("[::1]:8500", "[::1]:8501"),
+        ("unix:/run/jaxport.sock", "localhost:8501"),
+    ],
+)
+def test_bench_looks_for_the_metrics_on_the_host_of_the_server(address: str, metrics: str) -> None:
+    assert http_address(address) == metrics
 
 
 def test_predict_writes_the_outputs_to_a_file(server: ServerProcess, tmp_path: Path) -> None:

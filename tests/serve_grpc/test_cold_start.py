@@ -104,6 +104,12 @@ def read_only(warmed: Path) -> Iterator[tuple[str, ...]]:
         folder.chmod(0o755)
 
 
+def test_a_warm_job_with_nothing_to_warm_for_is_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "models" / "one_level_too_high" / "mlp" / "1").mkdir(parents=True)
+    code, said = finished(warm_job(tmp_path))
+    assert code == 2 and "nothing in it to warm for; needed: folders <model>/<version>/" in said, said
+
+
 def test_two_warm_jobs_at_once_leave_whole_entries_and_nothing_else(warmed: Path) -> None:
     folder = entries(warmed)[0].parent
     assert len(entries(warmed)) == 2
