@@ -14,9 +14,7 @@ from serve_grpc.errors import Code, InvalidRequest, RequestError
 from serve_grpc.protocol import Read, rest
 from serve_grpc.transport import Answer, Call, Metadata, Status
 
-TARGET = re.compile(
-    r"/v1/models/([^/:]+)(?:/versions/([1-9][0-9]{0,17})|/labels/([^/:]+))?(:predict|/metadata)?"
-)
+TARGET = re.compile(r"/v1/models/([^/:]+)(?:/versions/([0-9]{1,18})|/labels/([^/:]+))?(:predict|/metadata)?")
 JSON = "application/json"
 # A caller without ?timeout= waits so long, and none longer than the second: each holds a thread.
 DEFAULT_SECONDS, MOST_SECONDS = 60.0, 600.0
