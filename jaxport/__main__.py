@@ -1,5 +1,8 @@
 import sys
 
-from jaxport.cli import main
+try:
+    from jaxport.cli import main
+except KeyboardInterrupt:
+    sys.exit(130)
 
 sys.exit(main())

@@ -8,8 +8,9 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 
-from jaxport.errors import NotFit
+from jaxport.stopping import leaving_on_signals
 
 # Subcommand -> (the extra that brings what it needs, what it does).
 COMMANDS = {
@@ -30,9 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((a for a in arguments if not a.startswith("-")), None)
     try:
-        parser = _parser(chosen if chosen in COMMANDS else None)
-        options = parser.parse_args(arguments)
-        return options.handler(options)
+        with leaving_on_signals() if chosen == "serve" else nullcontext():
+            parser = _parser(chosen if chosen in COMMANDS else None)
+            options = parser.parse_args(arguments)
+            return options.handler(options)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -73,6 +75,8 @@ def _load(name: str, extra: str):
         missing = (error.name or "").partition(".")[0]
         if not extra or missing in ("", "jaxport", "train_job", "converters", "serve_grpc"):
             raise
+        from jaxport.errors import NotFit  # gRPC takes a tenth of a second to import
+
         raise NotFit(f"jaxport {name} needs {missing}: pip install 'jaxport[{extra}]'") from error
 
 

@@ -3,12 +3,18 @@
 import argparse
 import sys
 
+from jaxport.stopping import leaving_on_signals
 from serve_grpc.errors import ServeError
 from serve_grpc.flags import add_flags, settings_from
 
 
 def main() -> int:
     """Exit code of the server; every error is one line on stderr."""
+    with leaving_on_signals():
+        return _serve()
+
+
+def _serve() -> int:
     parser = argparse.ArgumentParser(prog="python -m serve_grpc", description="Serve bundles over gRPC.")
     add_flags(parser)
     flags = parser.parse_args()

@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import queue
+import resource
 import signal
 import sys
 import threading
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import jax
 
+from jaxport.stopping import numbers
 from serve_grpc.cache import CompileCache
 from serve_grpc.cache_key import cache_key
 from serve_grpc.catalog import Catalog
@@ -54,6 +56,8 @@ log = logging.getLogger(__name__)
 
 # A collector that does not answer holds up the exit for so long.
 MOST_RECORD_SECONDS = 3.0
+# Of descriptors, that a server asks for, and below which it warns.
+OPEN_FILES, FEW_FILES = 65536, 1024
 # Of --grace-seconds, kept for what follows the last answer: without it a caller who waits makes the exit late.
 LEAVING_SECONDS = 2.0
 
@@ -74,11 +78,17 @@ def serve(settings: ServeSettings) -> int:
     device = open_device()
     cache = CompileCache(settings.repository.cache, cache_key(device, os.environ))
     if settings.repository.warm_only:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # what it writes is put in order
         return warm(settings, device, cache)
     threading.excepthook = thread_died
     server = Server(settings, transport, guard, device, cache)
+    allow_open_files()
     with stop_signals() as stops:
-        server.start()
+        try:
+            server.start()
+        except BaseException:
+            server.abandon()
+            raise
         first = stops.get()
         log.info("stopping signal=%s", signal.Signals(first).name)
         return server.stop(stops)
@@ -143,9 +153,9 @@ class Server:
 
     def start(self) -> None:
         """Ports first, so that a taken one is known before minutes of compiling; models then, in the background."""
-        self._loader.look_ahead(self._settings.repository.models)
         grpc = self._transport.start()
         self._addresses = f"grpc={grpc} http={self._http.start()}"
+        self._loader.look_ahead(self._settings.repository.models)
         log.info("listening %s transport=%s because=%r", self._addresses, self._transport.name, self._why)
         self._records.start()
         if self._access is not None:
@@ -154,6 +164,10 @@ class Server:
         self._executor.start()
         self._router.start(self._transport.receivers)
         self._repository.start(self._settings.repository.poll_seconds)
+
+    def abandon(self) -> None:
+        """After a start that failed: leaves no files."""
+        self._transport.stop()
 
     def stop(self, more_signals: "queue.SimpleQueue[int]") -> int:
         """NOT_SERVING, answer on for the drain delay, refuse, drain, end. A second signal shortens the waiting.
@@ -239,14 +253,13 @@ def check_folder(models: Path) -> None:
 
 @contextmanager
 def stop_signals() -> Iterator["queue.SimpleQueue[int]"]:
-    """SIGTERM, SIGINT and SIGHUP as a queue: a put is safe in a handler, and a get is interrupted by one."""
+    """SIGTERM, SIGINT and, unless it is ignored, SIGHUP as a queue: a put is safe in a handler, and a get is interrupted by one."""
     stops: queue.SimpleQueue[int] = queue.SimpleQueue()
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    before = [signal.signal(number, lambda received, _: stops.put(received)) for number in numbers]
+    before = [(each, signal.signal(each, lambda received, _: stops.put(received))) for each in numbers()]
     try:
         yield stops
     finally:
-        for number, handler in zip(numbers, before, strict=True):
+        for number, handler in before:
             signal.signal(number, handler)
 
 
@@ -257,6 +270,16 @@ def wait_for(signals: "queue.SimpleQueue[int]", seconds: float) -> bool:
     except queue.Empty:
         return False
     return True
+
+
+def allow_open_files() -> None:
+    """As many as this process may have: each connection is one, and the usual 1024 is soon used up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    elif soft != resource.RLIM_INFINITY and soft < FEW_FILES:
+        log.warning("open files are limited to %d, a connection each; raise ulimit -n", soft)
 
 
 def set_up_log() -> None:

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -21,13 +22,14 @@ from serve_grpc.errors import Code, EnvironmentUnfit
 from serve_grpc.settings import ConnectionSettings
 from serve_grpc.transport import Answer, Call, Drained, Receive, Refusal, Status, within_limit
 from serve_grpc.transport.grpcio import MOST_FLUSH_SECONDS, MOST_METADATA, MOST_STREAMS, GrpcioTransport
-from serve_grpc.transport.sockets import refuse_taken_socket
+from serve_grpc.transport.sockets import refuse_taken_socket, remove_left_behind
 
 # Of the runtime that does the HTTP/2 work: the interpreter is the bottleneck, and more threads only contend with it.
 IO_THREADS = 1
 # The front answers what it has accepted in its own time; closing it before that loses answers.
 FLUSH_TICK = 0.005
 LONGEST_DETAIL = 2000
+FOLDER, SOCKET = "jaxport-", "fallback.sock"
 # The one connection between the front and the server behind it.
 FOR_EVER = ConnectionSettings(max_age=0)
 
@@ -53,8 +55,10 @@ class NativeTransport:
         self._paths = tuple(methods)
         self._max_message_bytes = max_message_bytes
         self._connections = connections
-        self._folder = Path(tempfile.mkdtemp(prefix="jaxport-"))
-        self._fallback_socket = self._folder / "fallback.sock"
+        remove_left_behind(FOLDER, SOCKET)
+        self._folder = Path(tempfile.mkdtemp(prefix=FOLDER))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)  # however the start goes on
+        self._fallback_socket = self._folder / SOCKET
         self._fallback = GrpcioTransport(
             f"unix:{self._fallback_socket}", (), streams, max_message_bytes, FOR_EVER
         )

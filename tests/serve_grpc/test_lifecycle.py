@@ -1,5 +1,6 @@
 """Starting, being ready, being asked to stop, and the HTTP port."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -188,7 +189,9 @@ def run(*flags: str) -> tuple[int, str]:
     return done.returncode, done.stderr.strip().splitlines()[-1]
 
 
-def test_a_taken_port_is_exit_4_and_names_the_flag(server: ServerProcess, models: Path) -> None:
+def test_a_taken_port_is_exit_4_and_names_the_flag(
+    server: ServerProcess, models: Path, tmp_path: Path
+) -> None:
     taken = server.grpc.rpartition(":")[2]
     command = [
         sys.executable,
@@ -201,8 +204,10 @@ def test_a_taken_port_is_exit_4_and_names_the_flag(server: ServerProcess, models
         "--http-port",
         "0",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, env=environment)
     assert done.returncode == 4
+    assert list(tmp_path.glob("jaxport-*")) == []
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("error: ")
     assert taken in last
