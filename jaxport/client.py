@@ -27,6 +27,12 @@ __all__ = ["Client", "ServerError"]
 
 SERVICE = "/jaxport.v1.PredictionService/"
 # A name that resolves to several servers (a headless Service) is used in turn, and a lost one is left out.
+START_ONE = "start one with jaxport serve, or change --address"
+# What grpcio says of a port -> what it may be. "closed" is what a port that expects TLS does, and a server that leaves.
+OTHER_PORTS = {
+    "Socket closed": f"if it speaks TLS add --tls-ca (Client: tls_ca), else {START_ONE}",
+    "Failed parsing HTTP/2": "that is a port for HTTP; --address needs the one for gRPC",
+}
 SERVICE_CONFIG = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
 
 DEFAULT_SIGNATURE = "predict"
@@ -248,7 +254,8 @@ def as_server_error(error: grpc.RpcError, address: str) -> ServerError:
     code: grpc.StatusCode = error.code()  # pyright: ignore[reportAttributeAccessIssue]
     details = str(error.details() or "").strip() or code.name  # pyright: ignore[reportAttributeAccessIssue]
     if code == grpc.StatusCode.UNAVAILABLE and "onnect" in details:
-        details = f"no server at {address} ({details}); start one with jaxport serve, or change --address"
+        hint = next((hint for sign, hint in OTHER_PORTS.items() if sign in details), START_ONE)
+        details = f"no server at {address} ({details}); {hint}"
     elif code == grpc.StatusCode.RESOURCE_EXHAUSTED and "message larger than max" in details:
         details += "; send fewer rows, or raise max_message_bytes here and --max-message-bytes at the server"
     return ServerError(code, details)

@@ -94,6 +94,7 @@ class Access:
         self._path = path
         self._changes = Changes([path])
         self._grants = read_grants(path)
+        self._wrong = ""  # with the last reading
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="access", daemon=True)
 
@@ -127,14 +128,17 @@ class Access:
         self._stopping.set()
 
     def look(self) -> None:
-        """Reads the file if it changed; one that is not right changes nothing."""
-        if not self._changes.since_last():
+        """Reads the file if it changed, or could not be read; one that is not right changes nothing."""
+        if not self._changes.since_last() and not self._wrong:
             return
         try:
             self._grants = read_grants(self._path)
         except ConfigError as error:
-            log.error("%s; the last good reading stays: %s", error, self._grants)
+            if str(error) != self._wrong:
+                log.error("%s; the last good reading stays: %s", error, self._grants)
+            self._wrong = str(error)
         else:
+            self._wrong = ""
             log.info("read again token_file=%s %s", self._path, self._grants)
 
     def _watch(self) -> None:
@@ -144,6 +148,8 @@ class Access:
 
 def read_grants(path: Path) -> Grants:
     """The file's. Raises ConfigError naming the line, never its token."""
+    if path.is_fifo():  # opening one waits for who writes
+        raise ConfigError(f"--token-file {path} is a pipe; needed: a file, which is read again")
     try:
         with path.open("rb") as file:
             text = file.read(MOST_BYTES + 1).decode()

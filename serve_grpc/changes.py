@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-Stamp = tuple[int, int, int, int]
+Stamp = tuple[int, int, int, int, int]
 
 
 class Changes:
@@ -23,9 +23,10 @@ class Changes:
 
 
 def _stamp(path: Path) -> Stamp | None:
-    """Of what a link on the way leads to."""
+    """Of what a link on the way leads to. With the time of its last change of owner or mode: what could not be read
+    may be readable now."""
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size

@@ -23,6 +23,7 @@ class Certificates:
         paths = (settings.cert, settings.key, settings.client_ca)
         self._changes = Changes([path for path in paths if path is not None])
         self._pem = _read(settings)
+        self._wrong = ""  # with the last reading
 
     @property
     def asks_clients(self) -> bool:
@@ -40,13 +41,16 @@ class Certificates:
     def _newer(self) -> grpc.ServerCertificateConfiguration | None:
         """Before every handshake, on a thread of grpcio's. None: as before."""
         with self._lock:
-            if not self._changes.since_last():
+            if not self._changes.since_last() and not self._wrong:
                 return None
             try:
                 pem = _read(self._settings)
             except ConfigError as error:  # as between the writing of a certificate and of its key
-                log.error("%s; the certificate before it stays", error)
+                if str(error) != self._wrong:
+                    log.error("%s; the certificate before it stays", error)
+                self._wrong = str(error)
                 return None
+            self._wrong = ""
             if pem == self._pem:
                 return None
             self._pem = pem
@@ -93,6 +97,8 @@ def _check_certificates(context: ssl.SSLContext, flag: str, path: Path, pem: byt
 
 
 def _bytes(flag: str, path: Path) -> bytes:
+    if path.is_fifo():  # opening one waits for who writes
+        raise ConfigError(f"{flag} {path} is a pipe; needed: a file, which is read again")
     try:
         return path.read_bytes()
     except OSError as error:

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from jaxport.client import Client
 from jaxport.errors import ServerError
 from serve_grpc.access import Access, Caller, read_grants
+from serve_grpc.changes import Changes
 from serve_grpc.errors import ConfigError, PermissionDenied, Unauthenticated
 from serve_grpc.metrics import Metrics
 from serve_grpc.protocol.jaxport_v1 import JaxportV1
@@ -277,3 +279,44 @@ def test_a_certificate_speaks_for_a_caller_without_a_token(tmp_path: Path) -> No
     ):  # what was sent counts: a wrong token is not made good by a certificate
         access.caller([("authorization", "Bearer wrong-token-0123456789")], "batch-job")
     assert access.caller([("authorization", f"Bearer {ALL}")], "batch-job") == Caller()
+
+
+def test_rights_that_are_put_right_count_as_a_change(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(LINES)
+    changes = Changes([path])
+    assert not changes.since_last()
+    path.chmod(0o640)
+    assert changes.since_last()
+    assert not changes.since_last()
+
+
+def test_a_file_that_could_not_be_read_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A token that was revoked must not stay because of an hour in which the file could not be read."""
+    path = tmp_path / "tokens"
+    path.write_text(LINES)
+    access = Access(path)
+    bearer = (("authorization", f"Bearer {OTHER}"),)
+    access.caller(bearer, "")
+    path.write_text(LINES.replace(OTHER, "another-0123456789"))
+    with monkeypatch.context() as patch:
+
+        def denied(*_: object) -> None:
+            raise PermissionError(13, "Permission denied")
+
+        patch.setattr(Path, "open", denied)
+        for _ in range(3):
+            access.look()
+    access.caller(bearer, "")
+    assert caplog.text.count("the last good reading stays") == 1
+    access.look()
+    with pytest.raises(Unauthenticated):
+        access.caller(bearer, "")
+
+
+def test_a_pipe_is_refused_rather_than_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="is a pipe"):
+        read_grants(tmp_path / "pipe")

@@ -4,6 +4,7 @@ import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -117,6 +118,34 @@ def test_metadata_has_a_limit(tls: ServerProcess, authority: Authority) -> None:
             call(request("echo", {"x": X}), timeout=20, metadata=[("padding", "x" * 20_000)])
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         call(request("echo", {"x": X}), timeout=20, metadata=[("padding", "x" * 10_000)])
+
+
+def test_a_client_at_the_wrong_port_is_told_what_it_may_be(tls: ServerProcess) -> None:
+    for address, says in ((tls.grpc, "add --tls-ca"), (tls.http, "a port for HTTP")):
+        with Client(address, timeout=5) as client, pytest.raises(ServerError, match=says):
+            client.models()
+
+
+def test_what_could_not_be_read_is_read_once_it_can_be(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a change of the file: as where a volume, or the rights above it, come back."""
+    cert, key = authority.sign("read-again")
+    certificates = Certificates(TlsSettings(cert, key, None))
+    next_pair = cert.read_bytes() + b"# another\n", key.read_bytes(), None
+    readings: list[Any] = [ConfigError("not now"), ConfigError("not now"), next_pair]
+
+    def read(_: TlsSettings) -> Any:
+        reading = readings.pop(0)
+        if isinstance(reading, ConfigError):
+            raise reading
+        return reading
+
+    monkeypatch.setattr("serve_grpc.transport.tls._read", read)
+    assert certificates._newer() is None
+    cert.touch()
+    assert [certificates._newer() is None for _ in range(4)] == [True, True, False, True]
+    assert not readings
 
 
 def test_the_http_port_is_plain_and_takes_no_requests(tls: ServerProcess) -> None:
