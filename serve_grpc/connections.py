@@ -52,15 +52,24 @@ class Connections:
         self._since: dict[socket.socket, float] = {}
         self._kept: set[socket.socket] = set()  # in flight, or already told to end
 
+    def make_room(self) -> None:
+        """Lets the one go that was idle or slow for longest: the process has no descriptor left."""
+        with self._lock:
+            self._let_oldest_go()
+
+    def _let_oldest_go(self) -> None:
+        idle = [each for each in self._since if each not in self._kept]
+        if idle:
+            oldest = min(idle, key=self._since.__getitem__)
+            self._kept.add(oldest)
+            with contextlib.suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread ends by itself
+
     def opened(self, sock: socket.socket) -> bool:
         """Whether there is room for one more, which may have been made."""
         with self._lock:
-            idle = [each for each in self._since if each not in self._kept]
-            if len(self._since) >= self._most and idle:
-                oldest = min(idle, key=self._since.__getitem__)
-                self._kept.add(oldest)
-                with contextlib.suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)  # its thread ends by itself
+            if len(self._since) >= self._most:
+                self._let_oldest_go()
             # Those told to end may take a moment, hence twice.
             if len(self._since) >= 2 * self._most:
                 return False
@@ -129,7 +138,9 @@ class Places:
 def has_gone(sock: socket.socket) -> bool:
     """Whether the peer has closed its side. One that has sent more, a next request, has not."""
     try:
-        if not select.select([sock], [], [], 0)[0]:
+        looking = select.poll()  # select() knows no descriptor past 1023
+        looking.register(sock, select.POLLIN)
+        if not looking.poll(0):
             return False
         return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:

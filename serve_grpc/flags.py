@@ -21,6 +21,8 @@ from serve_grpc.settings import (
     UpdateSettings,
 )
 
+# A timer of grpcio's has milliseconds in 32 bits, which its jitter of a tenth may not pass either.
+LONGEST_AGE = 1_000_000
 # No wait and no count of rows is longer; a timer takes no infinity.
 MOST = 10**9
 
@@ -261,7 +263,6 @@ def _check_ranges(flags: argparse.Namespace) -> None:
         ("max_queue", 1),
         ("max_batch", 1),
         ("max_delay", 0),
-        ("max_connection_age", 0),
         ("grace_seconds", 0),
         ("drain_delay", 0),
     ):
@@ -273,10 +274,15 @@ def _check_ranges(flags: argparse.Namespace) -> None:
     if not 0 <= flags.trace_sample <= 1:
         raise ConfigError(f"--trace-sample {flags.trace_sample} is no share; needed: 0 to 1")
     for name in ("poll_seconds", "max_latency"):
-        if not getattr(flags, name) > 0:
+        if not 0 < getattr(flags, name) < MOST:
             raise ConfigError(
-                f"--{name.replace('_', '-')} {getattr(flags, name)} is too small; needed: more than 0"
+                f"--{name.replace('_', '-')} {getattr(flags, name)} is out of range; needed: more than 0, "
+                f"below {MOST:,}"
             )
+    if flags.max_connection_age != 0 and not 1 <= flags.max_connection_age <= LONGEST_AGE:
+        raise ConfigError(
+            f"--max-connection-age {flags.max_connection_age:g} is out of range; needed: 0, or 1 to {LONGEST_AGE:,}"
+        )
     if flags.grpc_socket is not None and flags.grpc_port is not None:
         raise ConfigError("--grpc-socket and --grpc-port exclude each other; give one")
     if flags.drain_delay > flags.grace_seconds:

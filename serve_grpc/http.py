@@ -29,6 +29,7 @@ Pages = Mapping[str, Callable[[], Page]]
 # A peer that sends or takes fewer bytes than this in a second, after the first seconds, is let go.
 SLOWEST_BYTES = 100_000
 # After a refusal what the peer still sends is read and dropped, so that it sees the refusal.
+ACCEPT_AGAIN_SECONDS = 0.05
 LINGER_SECONDS, LINGER_BYTES = 2.0, 256 * 2**20
 
 
@@ -53,7 +54,7 @@ class HttpServer:
         """Answers from now on; returns host:port."""
         self._thread.start()
         host, port = self._server.server_address[:2]
-        return f"{host}:{port}"
+        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
     def refuse(self) -> None:
         """New requests under /v1 are answered 503 from now on; pages as before."""
@@ -81,6 +82,16 @@ class _Server(ThreadingHTTPServer):
         self.settings, self.pages, self.rest, self.places = settings, pages, rest, places
         self.connections = Connections(settings.max_connections)
         super().__init__((host, settings.port), _Handler)
+
+    def get_request(self) -> Any:
+        try:
+            return super().get_request()
+        except (
+            OSError
+        ):  # no descriptor is left: the connection still waits, and asking again at once would spin
+            self.connections.make_room()
+            time.sleep(ACCEPT_AGAIN_SECONDS)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self.connections.opened(request):
