@@ -2,6 +2,8 @@
 
 import logging
 
+import jax
+
 from serve_grpc.cache import CompileCache, Published
 from serve_grpc.catalog import Catalog
 from serve_grpc.compiles import CompileWatch
@@ -25,6 +27,8 @@ def warm(settings: ServeSettings, device: Device, cache: CompileCache) -> int:
     there is nothing to load.
     """
     cache.prepare()
+    # An executable that JAX reads back from a cache of its own does not load again once it is stored anew.
+    jax.config.update("jax_enable_compilation_cache", False)
     published = Published(cache)
     metrics = Metrics()
     catalog = Catalog()

@@ -20,6 +20,11 @@ from tests.server_process import ROOT, ServerProcess, eventually, publish
 MODELS = ("mlp", "tokens")
 FLAGS = ("--max-batch", "2")
 X = np.ones((1, 4), np.float32)
+JAX_CACHE = "jax"
+EVERYTHING = {
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
 NO_OVERRIDE = ("setpriv", "--bounding-set", "-dac_override", "--")
 
 
@@ -29,7 +34,10 @@ def mlp_changed(params, x):
 
 def warm_job(root: Path, *flags: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "jaxport", "serve", "--warm-only", "--models", str(root / "models")]
-    return subprocess.Popen([*command, *FLAGS, *flags], stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(root / JAX_CACHE), **EVERYTHING}
+    return subprocess.Popen(
+        [*command, *FLAGS, *flags], stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+    )
 
 
 def finished(job: subprocess.Popen[str]) -> tuple[int, str]:
@@ -108,6 +116,11 @@ def test_a_warm_job_with_nothing_to_warm_for_is_exit_code_2(tmp_path: Path) -> N
     (tmp_path / "models" / "one_level_too_high" / "mlp" / "1").mkdir(parents=True)
     code, said = finished(warm_job(tmp_path))
     assert code == 2 and "nothing in it to warm for; needed: folders <model>/<version>/" in said, said
+
+
+def test_a_warm_job_takes_nothing_from_a_cache_of_jax(warmed: Path) -> None:
+    """What JAX reads back from there does not load again when it is stored once more."""
+    assert not (warmed / JAX_CACHE).exists() or not any((warmed / JAX_CACHE).iterdir())
 
 
 def test_two_warm_jobs_at_once_leave_whole_entries_and_nothing_else(warmed: Path) -> None:
