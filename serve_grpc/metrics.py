@@ -67,7 +67,7 @@ class Metrics:
         )
         self.load_failures = self._counter("jaxport_load_failures", "Versions that were refused", ("model",))
         self.policy_problems = self._counter(
-            "jaxport_policy_problems", "Policy and label files that could not be followed", ("model",)
+            "jaxport_policy_problems", "Policies, labels and folders that could not be followed", ("model",)
         )
         self.cache_misses = self._counter(
             "jaxport_compile_cache_misses", "Executables the compile cache did not have", ()

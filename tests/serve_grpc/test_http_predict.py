@@ -366,7 +366,7 @@ def test_a_label_stands_for_a_version(slow: ServerProcess) -> None:
 
 def test_a_timeout_is_answered_when_it_passes(slow: ServerProcess) -> None:
     start = time.monotonic()
-    status, answer = post(slow, "slow:predict?timeout=0.15", {"instances": [[1]] * 10})
+    status, answer = post(slow, "slow:predict?timeout=0.15", {"instances": [[1]] * 4})
     assert (status, "?timeout=" in answer["error"]) == (504, True)
     assert time.monotonic() - start < 0.8
 
