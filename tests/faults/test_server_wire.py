@@ -45,6 +45,8 @@ def server(
         transport,
         "--max-message-bytes",
         "4MiB",
+        "--max-queue",
+        "20000",
         "--max-batch",
         "16",
         "--cache-dir",
