@@ -149,7 +149,7 @@ def test_a_cancelled_request_is_not_run(server: ServerProcess) -> None:
     ahead = [call.future(request("slow", {"x": X}), timeout=30) for _ in range(2)]
     time.sleep(0.05)
     given_up = [call.future(request("slow", {"x": X}), timeout=30) for _ in range(2)]
-    time.sleep(0.02)
+    eventually(lambda: server.metric("jaxport_queue_depth", model="slow") >= 2, "they wait")
     for answer in given_up:
         answer.cancel()
     for answer in ahead:
