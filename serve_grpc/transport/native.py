@@ -19,6 +19,7 @@ from pathlib import Path
 from pygrpc_native import EVENT_CANCEL, NativeGrpcFront
 
 from serve_grpc.errors import Code, EnvironmentUnfit
+from serve_grpc.priorities import sending_in_turn
 from serve_grpc.settings import ConnectionSettings
 from serve_grpc.transport import Answer, Call, Drained, Receive, Refusal, Status, within_limit
 from serve_grpc.transport.grpcio import MOST_FLUSH_SECONDS, MOST_METADATA, MOST_STREAMS, GrpcioTransport
@@ -74,17 +75,8 @@ class NativeTransport:
         refuse_taken_socket(self._target)
         self._fallback.start()
         try:
-            front = NativeGrpcFront(
-                self._target,
-                [(path, False) for path in self._paths],
-                io_threads=IO_THREADS,
-                call_details=True,  # deadlines and metadata
-                metrics=True,  # tells when every answer has left
-                max_concurrent_streams=MOST_STREAMS,
-                max_metadata_size=MOST_METADATA,
-                keepalive_time_ms=int(self._connections.keepalive * 1e3),
-                keepalive_timeout_ms=int(self._connections.keepalive_timeout * 1e3),
-            )
+            with sending_in_turn():
+                front = self._bound()
         except (OSError, ValueError) as error:
             self._fallback.stop()
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -98,6 +90,19 @@ class NativeTransport:
         if self._target.startswith("unix:"):
             return self._target
         return f"{self._target.rpartition(':')[0]}:{front.bound_port}"
+
+    def _bound(self) -> NativeGrpcFront:
+        return NativeGrpcFront(
+            self._target,
+            [(path, False) for path in self._paths],
+            io_threads=IO_THREADS,
+            call_details=True,  # deadlines and metadata
+            metrics=True,  # tells when every answer has left
+            max_concurrent_streams=MOST_STREAMS,
+            max_metadata_size=MOST_METADATA,
+            keepalive_time_ms=int(self._connections.keepalive * 1e3),
+            keepalive_timeout_ms=int(self._connections.keepalive_timeout * 1e3),
+        )
 
     @property
     def receivers(self) -> Sequence[Receive]:
