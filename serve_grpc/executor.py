@@ -21,6 +21,7 @@ from serve_grpc.errors import (
     status_of,
 )
 from serve_grpc.metrics import VersionMetrics
+from serve_grpc.priorities import this_thread_computes
 from serve_grpc.program import Program
 from serve_grpc.scheduler import Scheduler
 from serve_grpc.transport import Status, respond
@@ -76,6 +77,8 @@ class Executor:
                 self._finish(running)
 
     def _run(self) -> None:
+        if not self._overlap:  # a run takes this thread
+            this_thread_computes()
         running: Running | None = None
         while True:
             batch = self._scheduler.take(wait=running is None)

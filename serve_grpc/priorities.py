@@ -1,21 +1,20 @@
 """Who goes first when cores are short: receiving and answering, then computing, then loading.
 
-Linux gives every thread a nice value and a policy of its own, and giving way needs no privilege. Elsewhere nothing is
-changed.
+Linux gives every thread a nice value of its own, and raising it needs no privilege. Elsewhere nothing is changed.
 """
 
 import contextlib
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 # Of XLA's own threads on a CPU, by the beginning of the names it gives them.
 COMPUTING = ("tf_XLAEigen", "tf_XLAExecute")
 COMPILING = ("tf_XLACompile",)
-COMPUTING_NICE = 5
-LOADING_NICE = 10
+COMPUTING_NICE = 10
+LOADING_NICE = 15
 
 
 def compute_after_requests() -> None:
@@ -31,22 +30,9 @@ def load_after_requests() -> None:
     _renice([threading.get_native_id(), *_named(COMPILING)], LOADING_NICE)
 
 
-@contextlib.contextmanager
-def sending_in_turn() -> Iterator[None]:
-    """Threads that are started inside do not interrupt the thread that wakes them: one that hands over twenty answers
-    is not stopped twenty times, each time for one to be sent. On a core that is idle they run at once, as any other.
-    """
-    if sys.platform != "linux":
-        yield
-        return
-    before = os.sched_getscheduler(0)
-    with contextlib.suppress(OSError):  # a sandbox does not allow it
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, before, os.sched_param(0))
+def this_thread_computes() -> None:
+    """The calling thread gives way as those of `compute_after_requests` do."""
+    _renice((threading.get_native_id(),), COMPUTING_NICE)
 
 
 def _named(beginnings: tuple[str, ...]) -> list[int]:

@@ -19,7 +19,6 @@ from pathlib import Path
 from pygrpc_native import EVENT_CANCEL, NativeGrpcFront
 
 from serve_grpc.errors import Code, EnvironmentUnfit
-from serve_grpc.priorities import sending_in_turn
 from serve_grpc.settings import ConnectionSettings
 from serve_grpc.transport import Answer, Call, Drained, Receive, Refusal, Status, within_limit
 from serve_grpc.transport.grpcio import MOST_FLUSH_SECONDS, MOST_METADATA, MOST_STREAMS, GrpcioTransport
@@ -75,8 +74,7 @@ class NativeTransport:
         refuse_taken_socket(self._target)
         self._fallback.start()
         try:
-            with sending_in_turn():
-                front = self._bound()
+            front = self._bound()
         except (OSError, ValueError) as error:
             self._fallback.stop()
             shutil.rmtree(self._folder, ignore_errors=True)

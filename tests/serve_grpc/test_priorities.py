@@ -1,6 +1,5 @@
 """Threads of a real server, by what they are for, in the order in which they get the cores."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -29,12 +28,3 @@ def test_requests_go_before_runs_and_runs_before_loads(server: ServerProcess) ->
     assert {nice for name, nice in threads if name.startswith(COMPUTING)} == {main + COMPUTING_NICE}
     assert {nice for name, nice in threads if name.startswith(COMPILING)} == {main + LOADING_NICE}
     assert sum(nice == main for _, nice in threads) > 5, "all that receive and answer"
-
-
-def test_sending_does_not_interrupt_what_hands_over_more(server: ServerProcess, transport: str) -> None:
-    policies = [
-        os.sched_getscheduler(int(path.parent.name))
-        for path in Path(f"/proc/{server.pid}/task").glob("*/comm")
-        if path.read_text().startswith("grpc-native-io")
-    ]
-    assert policies == [os.SCHED_BATCH] * (transport == "native")
