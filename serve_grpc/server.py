@@ -86,7 +86,7 @@ def serve(settings: ServeSettings) -> int:
     with stop_signals() as stops:
         try:
             server.start()
-        except BaseException:
+        except BaseException:  # an interrupt too: a start that fails leaves nothing behind
             server.abandon()
             raise
         first = stops.get()
