@@ -280,7 +280,7 @@ class Router:
                 metrics.slow,
                 (
                     f"model {metrics.model!r} has {batcher.rows} rows waiting: this would be answered in about "
-                    f"{seconds:.2f} s; --max-latency allows less; try again later"
+                    f"{seconds:.2f} s, past --max-latency or too near to it; try again later"
                 ),
             )
         counter.inc()
