@@ -4,14 +4,19 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
 
-from converters.bundle import MODEL_NAME
-from converters.errors import BadSpec
-from converters.export import export_bundle, parse_version_name
+import jax
+
+from converters.bundle import MODEL_NAME, list_versions, open_bundle, read_manifest
+from converters.errors import BadSpec, ConvertError
+from converters.export import SIGNATURE, export_bundle, parse_version_name
 from converters.manifest import SequenceSpec
+from converters.publish import storage_errors
 from converters.spec import TensorSpec
 from train_job.checkpoints import StepInfo, choose_step, load_params
 from train_job.presets import get_preset
@@ -25,7 +30,8 @@ WAIT_SECONDS = 5.0
 class RunExport:
     """Which checkpoint becomes which bundle. `step` is "latest", "best" or a number; `name` None takes the run's.
 
-    dynamic_length: each request chooses the length of its sequences.
+    dynamic_length: each request chooses the length of its sequences. skip_existing: a version that was made of the
+    same checkpoint, for the same platforms and lengths, by the same JAX, is as good as a new one.
     """
 
     root: Path
@@ -36,10 +42,14 @@ class RunExport:
     platforms: Sequence[str] = ("cpu", "cuda")
     wait: bool = False
     dynamic_length: bool = False
+    skip_existing: bool = False
 
 
-def export_run(settings: RunExport, say: Callable[[str], None] = print) -> Path:
-    """Writes <root>/models/<name>/<version> and returns it. Errors are those of train_job's readers and export_bundle."""
+def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple[Path, bool]:
+    """Writes <root>/models/<name>/<version>; returns it, and whether it was written now.
+
+    Errors are those of train_job's readers and export_bundle.
+    """
     name = settings.run if settings.name is None else settings.name
     for flag, value in (("--run", settings.run), ("--name", name)):
         if not MODEL_NAME.fullmatch(value):
@@ -64,9 +74,14 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> Path:
     def function(params: Mapping[str, Any], **inputs: Any) -> dict[str, Any]:
         return predict(params, inputs)
 
+    provenance = _provenance(record, chosen)
+    model_dir = settings.root / "models" / name
+    if settings.skip_existing and (there := _alike(model_dir, provenance, settings.platforms, sequence)):
+        say(f"step {chosen.step} of run {settings.run} is exported already")
+        return there, False
     say(f"exporting step {chosen.step} of run {settings.run} for {', '.join(settings.platforms)}")
-    return export_bundle(
-        settings.root / "models" / name / settings.version,
+    path = export_bundle(
+        model_dir / settings.version,
         function,
         load_params(run_dir, chosen.step),
         inputs={name: TensorSpec(*spec) for name, spec in takes.items()},
@@ -74,9 +89,31 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> Path:
         example=preset.example_inputs(EXAMPLE_ROWS, seed=0),
         platforms=settings.platforms,
         usage=signature.usage,
-        provenance=_provenance(record, chosen),
+        provenance=provenance,
         sequence=sequence,
     )
+    return path, True
+
+
+def _alike(
+    model_dir: Path, provenance: Mapping[str, Any], platforms: Sequence[str], sequence: SequenceSpec | None
+) -> Path | None:
+    """The highest whole version that an export with these settings would only repeat."""
+    wanted = (set(platforms), jax.__version__, installed("jaxlib"), sequence)
+    with storage_errors(model_dir):
+        versions = list_versions(model_dir)
+    for version in reversed(versions):
+        path = model_dir / str(version)
+        with suppress(ConvertError):  # one that is damaged is a reason to write another
+            manifest = read_manifest(path)
+            signature = manifest.signatures.get(SIGNATURE)
+            has = (
+                set(manifest.platforms), manifest.jax_version, manifest.jaxlib_version,
+                signature and signature.sequence,
+            )  # fmt: skip
+            if has == wanted and provenance.items() <= manifest.provenance.items():
+                return open_bundle(path).path
+    return None
 
 
 def _finished(run_dir: Path, say: Callable[[str], None]) -> RunRecord:

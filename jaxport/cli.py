@@ -8,9 +8,9 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 
-from jaxport.stopping import leaving_on_signals
+from jaxport.stopping import leaving_on_signals, unwinding_on_sigterm
 
 # Subcommand -> (the extra that brings what it needs, what it does).
 COMMANDS = {
@@ -24,6 +24,7 @@ COMMANDS = {
     "bench": ("", "load a served model and measure it"),
 }
 INTERRUPTED = 130
+PREEMPTED = 75
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((a for a in arguments if not a.startswith("-")), None)
     try:
-        with leaving_on_signals() if chosen == "serve" else nullcontext():
+        with _until_taken_over(chosen):
             parser = _parser(chosen if chosen in COMMANDS else None)
             options = parser.parse_args(arguments)
             return options.handler(options)
@@ -48,6 +49,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {error}", file=sys.stderr)
         return code
+
+
+def _until_taken_over(chosen: str | None) -> AbstractContextManager[None]:
+    """What a signal does until the command has handlers of its own, and for good in commands that have none.
+
+    A trainer that was told to stop before it began is to be started again, like any that was preempted.
+    """
+    if chosen == "serve":
+        return leaving_on_signals()
+    return leaving_on_signals(PREEMPTED) if chosen == "train" else unwinding_on_sigterm()
 
 
 def _parser(chosen: str | None) -> argparse.ArgumentParser:

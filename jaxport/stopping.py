@@ -1,9 +1,13 @@
-"""Signals that come before a server can act on them: light, since it must be there before anything slow is imported."""
+"""Signals for those who have not taken them over, or never do: light, since it is there before anything slow is imported.
+
+Process 1 of a container has no default action: without a handler a signal would be lost, and the kubelet wait out its
+whole grace period.
+"""
 
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
@@ -17,21 +21,36 @@ def numbers() -> tuple[signal.Signals, ...]:
 
 
 @contextmanager
-def leaving_on_signals() -> Iterator[None]:
-    """In here a signal ends the process at once with 128 + its number.
+def leaving_on_signals(code: int | None = None) -> Iterator[None]:
+    """In here a signal ends the process at once with `code`, or else with 128 + its number: nothing is begun yet."""
 
-    Process 1 of a container has no default action: without a handler the signal would be lost, and the server start.
-    """
+    def leave(number: int, _: FrameType | None) -> None:
+        os._exit(128 + number if code is None else code)
+
+    with _handled(dict.fromkeys(numbers(), leave)):
+        yield
+
+
+@contextmanager
+def unwinding_on_sigterm() -> Iterator[None]:
+    """In here SIGTERM raises SystemExit(143), so that what was half written is tidied up, as after Ctrl-C."""
+
+    def unwind(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one does not break the tidying off; SIGKILL will
+        raise SystemExit(128 + number)
+
+    with _handled({signal.SIGTERM: unwind}):
+        yield
+
+
+@contextmanager
+def _handled(handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], None]]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = [(number, signal.signal(number, _leave)) for number in numbers()]
+    before = [(number, signal.signal(number, handler)) for number, handler in handlers.items()]
     try:
         yield
     finally:
         for number, handler in before:
             signal.signal(number, handler)
-
-
-def _leave(number: int, _: FrameType | None) -> None:
-    os._exit(128 + number)

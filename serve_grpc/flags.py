@@ -53,6 +53,7 @@ def _add_models(flag: Callable[..., Any]) -> None:
         help="folder of the compile caches (default: cache beside DIR)",
     )
     flag("--warm-only", action="store_true", help="fill the compile cache and exit")
+    flag("--wait", action="store_true", help="with --warm-only: wait until there is a model to warm for")
     flag(
         "--swap",
         default="overlap",
@@ -174,7 +175,9 @@ def settings_from(flags: argparse.Namespace) -> ServeSettings:
     """The settings of parsed flags. Raises ConfigError naming the flag that is not right."""
     _check_ranges(flags)
     return ServeSettings(
-        repository=RepositorySettings(flags.models, flags.poll_seconds, flags.cache_dir, flags.warm_only),
+        repository=RepositorySettings(
+            flags.models, flags.poll_seconds, flags.cache_dir, flags.warm_only, flags.wait
+        ),
         listen=ListenSettings(
             host=flags.host,
             grpc_port=ListenSettings.grpc_port if flags.grpc_port is None else flags.grpc_port,
@@ -283,6 +286,8 @@ def _check_ranges(flags: argparse.Namespace) -> None:
         raise ConfigError(
             f"--max-connection-age {flags.max_connection_age:g} is out of range; needed: 0, or 1 to {LONGEST_AGE:,}"
         )
+    if flags.wait and not flags.warm_only:
+        raise ConfigError("--wait is for --warm-only; a server waits for models by itself: leave it out")
     if flags.grpc_socket is not None and flags.grpc_port is not None:
         raise ConfigError("--grpc-socket and --grpc-port exclude each other; give one")
     if flags.drain_delay > flags.grace_seconds:

@@ -77,12 +77,16 @@ class BatchSettings:
 
 @dataclass(frozen=True)
 class RepositorySettings:
-    """The models folder and the compile caches, which lie in `cache` unless another folder is given."""
+    """The models folder and the compile caches, which lie in `cache` unless another folder is given.
+
+    warm_only: fill the cache and end; wait: once there is a model to warm for.
+    """
 
     models: Path
     poll_seconds: float = 5.0
     cache_dir: Path | None = None
     warm_only: bool = False
+    wait: bool = False
 
     @property
     def cache(self) -> Path:

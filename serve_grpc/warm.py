@@ -1,6 +1,7 @@
 """A warm Job: `jaxport serve --warm-only` compiles what the models need, publishes it, and ends."""
 
 import logging
+import time
 
 import jax
 
@@ -14,7 +15,7 @@ from serve_grpc.metrics import Metrics
 from serve_grpc.repository import Repository
 from serve_grpc.scheduler import Scheduler
 from serve_grpc.serving import Serving
-from serve_grpc.settings import BatchSettings, ServeSettings
+from serve_grpc.settings import BatchSettings, RepositorySettings, ServeSettings
 from serve_grpc.version import Loader
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ def warm(settings: ServeSettings, device: Device, cache: CompileCache) -> int:
         on_ready=lambda: None,
         memory=Memory(device, settings.batch.max_batch, settings.updates.memory_limit),
     )
-    repository.poll()
+    _poll(repository, serving, settings.repository)
     if published.failure is not None:
         raise published.failure
     log.info(
@@ -62,6 +63,18 @@ def warm(settings: ServeSettings, device: Device, cache: CompileCache) -> int:
             "as jaxport export writes them"
         )
     return 0
+
+
+def _poll(repository: Repository, serving: Serving, settings: RepositorySettings) -> None:
+    """Loads what there is; with `wait`, what there is once there is something."""
+    repository.poll()
+    told = False
+    while settings.wait and not (serving.names() or repository.refused):
+        if not told:
+            log.info("waiting for a first model in %s", settings.models)
+            told = True
+        time.sleep(settings.poll_seconds)
+        repository.poll()
 
 
 def warm_command(settings: ServeSettings) -> str:

@@ -16,6 +16,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     flag("--name", metavar="MODEL", help="the model's name (default: the run's)")
     flag("--version", default="next", metavar="next|N", help="the version's number (default: next)")
     flag(
+        "--skip-existing",
+        action="store_true",
+        help="write nothing when a version of this checkpoint is there, exported alike by this JAX",
+    )
+    flag(
         "--dynamic-length",
         action="store_true",
         help="let each request choose the length of its sequences (default: the length that was trained)",
@@ -41,13 +46,15 @@ def run(options: argparse.Namespace) -> int:
         platforms=platforms,
         wait=options.wait,
         dynamic_length=options.dynamic_length,
+        skip_existing=options.skip_existing,
     )
-    path = export_run(settings)
+    path, written = export_run(settings)
     manifest = read_manifest(path)
     for signature in manifest.signatures.values():
         takes = ", ".join(map(str, signature.inputs))
         gives = ", ".join(map(str, signature.outputs))
         print(f"{signature.name}: {takes} -> {gives}")
     size = sum(d.bytes for d in manifest.files.values())
-    print(f"wrote {path}: {size / 1e6:.1f} MB, loads in jaxlib released until {manifest.window_ends}")
+    done = "wrote" if written else "kept"
+    print(f"{done} {path}: {size / 1e6:.1f} MB, loads in jaxlib released until {manifest.window_ends}")
     return 0

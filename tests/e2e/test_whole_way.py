@@ -1,6 +1,9 @@
 """Text -> training -> checkpoint -> bundle -> server -> Predict, by the commands alone."""
 
 import json
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,6 +14,7 @@ import pytest
 from converters.bundle import open_bundle
 from jaxport import Client, ServerError
 from tests.e2e.conftest import Made
+from tests.server_process import ROOT
 from tests.servers import jaxport, running_server
 from train_job.checkpoints import choose_step, load_params
 from train_job.presets import get_preset
@@ -50,6 +54,47 @@ def test_an_earlier_step_and_the_best_one_can_be_exported(made: Made, tmp_path: 
     assert earlier.swap_key == best.swap_key == open_bundle(made.models / "nano" / "1").swap_key
     none = jaxport("export", "--run", "nano", "--step", "7", *flags)
     assert none.returncode == 2 and "20, 40" in none.stderr
+
+
+def test_a_repeated_export_job_keeps_what_is_there_and_mends_what_is_damaged(made: Made) -> None:
+    def export(*flags: str) -> str:
+        same = (
+            "--run",
+            "nano",
+            "--step",
+            "20",
+            "--name",
+            "again",
+            "--skip-existing",
+            "--root",
+            str(made.root),
+        )
+        done = jaxport("export", *same, *flags)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()[-1]
+
+    model = made.models / "again"
+    assert export().startswith(f"wrote {model / '1'}")
+    assert export().startswith(f"kept {model / '1'}")
+    assert export("--platforms", "cpu").startswith(f"wrote {model / '2'}"), (
+        "other platforms are another bundle"
+    )
+    assert export("--step", "40").startswith(f"wrote {model / '3'}"), "another step is another bundle"
+    program = model / "1" / "programs" / "predict.jaxexport"
+    program.write_bytes(program.read_bytes()[:-1] + b"x")
+    assert export().startswith(f"wrote {model / '4'}"), "a damaged version is none"
+    assert export().startswith(f"kept {model / '4'}")
+
+
+def test_an_export_job_waits_for_a_run_that_is_not_there_yet(made: Made, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "jaxport", "export", "--run", "nano", "--wait", "--root", str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stdout is not None and waiting.stdout.readline().startswith("waiting for ")
+        shutil.copytree(made.root / "runs" / "nano", tmp_path / "copying")
+        (tmp_path / "runs").mkdir()
+        (tmp_path / "copying").rename(tmp_path / "runs" / "nano")
+        assert waiting.wait(60) == 0
+    assert open_bundle(tmp_path / "models" / "nano" / "1").manifest.provenance["step"] == 40
 
 
 def test_a_model_without_a_sequence_has_no_dynamic_length(made: Made) -> None:

@@ -25,6 +25,9 @@ sys.exit(cli.main(["serve", "--models", sys.argv[2]]))
 """
 
 
+FROM_HERE = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_before_it_has_begun_ends_it_without_a_word(number: int, tmp_path: Path) -> None:
     done = subprocess.run(
@@ -41,19 +44,43 @@ def may_unshare() -> bool:
     ).returncode  # fmt: skip
 
 
+def test_a_trainer_that_was_told_before_it_has_begun_is_to_be_started_again(tmp_path: Path) -> None:
+    train = TOLD_EARLY.replace('["serve", "--models", sys.argv[2]]', '["train", "--preset", "nano"]')
+    command = [sys.executable, "-c", train, str(int(signal.SIGTERM))]
+    assert subprocess.run(command, timeout=30, check=False, cwd=tmp_path, env=FROM_HERE).returncode == 75
+
+
+# What each prints once it is where it is to be told; None: at once, while it imports.
+JOBS = {
+    "importing": (("serve", "--grpc-port", "0", "--http-port", "0", "--models", "models"), None),
+    "warm": (
+        ("serve", "--warm-only", "--wait", "--poll-seconds", "0.1", "--models", "models"),
+        "waiting for a first model",
+    ),
+    "export": (("export", "--run", "none", "--wait"), "waiting for"),
+}
+
+
 @pytest.mark.skipif(not may_unshare(), reason="needs to make a process namespace")
-def test_process_one_of_a_container_ends_while_it_still_imports(tmp_path: Path) -> None:
-    command = ["unshare", "-p", "-f", "--kill-child", sys.executable, "-m", "jaxport", "serve"]
-    flags = ["--models", str(tmp_path), "--grpc-port", "0", "--http-port", "0"]
-    process = subprocess.Popen([*command, *flags], cwd=ROOT, stderr=subprocess.DEVNULL)
+@pytest.mark.parametrize("job", JOBS)
+def test_process_one_of_a_container_ends_at_the_first_sigterm(job: str, tmp_path: Path) -> None:
+    flags, word = JOBS[job]
+    command = ["unshare", "-p", "-f", "--kill-child", sys.executable, "-u", "-m", "jaxport", *flags]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=FROM_HERE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     try:
-        time.sleep(0.5)
+        assert process.stdout is not None
+        if word is None:
+            time.sleep(0.5)
+        else:
+            assert any(word in line for line in process.stdout)
         inside = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(int(inside[0]), signal.SIGTERM)
         assert process.wait(10) == 128 + signal.SIGTERM
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def test_under_nohup_it_outlives_its_terminal(one_model: Path, cache: Path) -> None:

@@ -118,6 +118,21 @@ def test_a_warm_job_with_nothing_to_warm_for_is_exit_code_2(tmp_path: Path) -> N
     assert code == 2 and "nothing in it to warm for; needed: folders <model>/<version>/" in said, said
 
 
+def test_a_warm_job_that_is_to_wait_takes_the_first_model_that_comes(tmp_path: Path, warmed: Path) -> None:
+    job = warm_job(tmp_path, "--wait", "--poll-seconds", "0.1")
+    try:
+        assert job.stderr is not None
+        assert any("waiting for a first model" in line for line in job.stderr)
+        shutil.copytree(warmed / "models" / "mlp", tmp_path / "coming")
+        (tmp_path / "models").mkdir(exist_ok=True)
+        (tmp_path / "coming").rename(tmp_path / "models" / "mlp")
+        code, said = finished(job)
+        assert code == 0 and "warmed models=1" in said, said
+    finally:
+        job.kill()
+        job.communicate()
+
+
 def test_a_warm_job_takes_nothing_from_a_cache_of_jax(warmed: Path) -> None:
     """What JAX reads back from there does not load again when it is stored once more."""
     assert not (warmed / JAX_CACHE).exists() or not any((warmed / JAX_CACHE).iterdir())
