@@ -20,6 +20,7 @@ COMMANDS = {
     "inspect": ("serve", "what a bundle is, takes and weighs, until when it loads"),
     "promote": ("serve", "point a label at a version, roll it back, or set which versions serve"),
     "serve": ("serve", "serve every bundle below a folder over gRPC"),
+    "drain": ("", "empty the Envoy in front of a server, before the server stops"),
     "predict": ("", "call a served model"),
     "bench": ("", "load a served model and measure it"),
 }

@@ -1,5 +1,6 @@
 """The comparison with other servers: how it counts. No server is installed or loaded here."""
 
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -13,7 +14,7 @@ from benchmarks.peers.candidates import CANDIDATES, SERVERS
 from benchmarks.peers.load import BadLoad, Summary, check_bytes, connections, figures, parse_summary
 from benchmarks.peers.processes import NotStarted, Server, cpu_seconds, read_stat, tree
 from benchmarks.peers.programs import Served
-from benchmarks.peers.servers.serve_envoy import filled
+from benchmarks.peers.servers.serve_envoy import configuration
 from benchmarks.peers.sweep import Trial, best
 from benchmarks.peers.wires import JAXPORT_GRPC, OPEN_GRPC, RAW_GRPC, RAW_HTTP, WrongReply
 from jaxport.tensors import array_to_tensor
@@ -209,11 +210,10 @@ def test_a_sweep_takes_the_fastest() -> None:
     }
 
 
-def test_every_candidate_has_its_server_and_envoys_template_is_filled() -> None:
+def test_every_candidate_has_its_server_and_envoy_the_configuration_of_deploy(tmp_path: Path) -> None:
     for candidate in CANDIDATES:
         assert not candidate.script or (SERVERS / candidate.script).exists()
         assert candidate.settings
-    text = filled(
-        (SERVERS.parent / "envoy.yaml").read_text().partition("static_resources")[2], port="1", socket="/s"
-    )
-    assert "port_value: 1" in text and "path: /s" in text and "${" not in text
+    text = configuration(tmp_path, grpc_port=1, front_port=2).read_text()
+    assert "port_value: 1}" in text and f"path: {tmp_path}/grpc.sock" in text
+    assert not re.search("0\\.0\\.0\\.0|/run/|/etc/", text)
