@@ -44,7 +44,7 @@ class Proxy:
     def validated(self) -> str:
         """What Envoy says of the configuration; "" where it is right."""
         done = subprocess.run(
-            [ENVOY, "--mode", "validate", *self._flags], capture_output=True, text=True, timeout=60
+            [ENVOY, "--mode", "validate", "--disable-hot-restart", *self._flags], capture_output=True, text=True, timeout=60
         )
         assert (done.returncode == 0) == done.stdout.strip().endswith(" OK"), done
         return done.stderr if done.returncode else ""
@@ -99,7 +99,7 @@ class Proxy:
         assert match, f"Envoy records no {name}"
         return int(match[1])
 
-    def probe(self, path: str = "/healthz") -> tuple[int, str]:
+    def probe(self, path: str = "/ready") -> tuple[int, str]:
         """Status and body of a path on the port of probes."""
         host, _, port = self.front.rpartition(":")
         connection = HTTPConnection(host, int(port), timeout=10)
