@@ -44,7 +44,10 @@ class Proxy:
     def validated(self) -> str:
         """What Envoy says of the configuration; "" where it is right."""
         done = subprocess.run(
-            [ENVOY, "--mode", "validate", "--disable-hot-restart", *self._flags], capture_output=True, text=True, timeout=60
+            [ENVOY, "--mode", "validate", "--disable-hot-restart", *self._flags],
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         assert (done.returncode == 0) == done.stdout.strip().endswith(" OK"), done
         return done.stderr if done.returncode else ""
