@@ -4,8 +4,10 @@ MARK := .venv/.installed
 PIP  := --quiet --disable-pip-version-check --no-deps
 CLIENTS := .venv-conformance/.locked
 WORKERS ?= 2
+PYTHON ?= python3
+ACCELERATOR ?= cpu
 
-.PHONY: help setup run test check bench bench-peers format proto lock clean
+.PHONY: help setup run test check bench bench-peers images test-images format proto lock clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -50,6 +52,12 @@ bench: $(MARK)  ## figures, as ratios against the same executables in process
 
 bench-peers: $(MARK)  ## jaxport beside other model servers, each installed into work/peers; needs h2load
 	@$(PY) -m benchmarks.peers $(PEERS)
+
+images:  ## the container images, with podman or docker; ACCELERATOR=cuda12 for NVIDIA devices
+	@$(PYTHON) -m deploy.images --accelerator $(ACCELERATOR) $(if $(BASE_IMAGE),--base $(BASE_IMAGE)) $(if $(SOURCE),--source $(SOURCE))
+
+test-images: $(MARK)  ## the images, run as the manifests say: train, export, serve, Predict
+	@$(PY) -m pytest tests/images
 
 proto: $(MARK)  ## generate jaxport/wire from proto/
 	@$(PY) scripts/generate_wire.py

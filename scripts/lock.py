@@ -1,11 +1,13 @@
 """Resolves locks/ from pyproject.toml: python scripts/lock.py
 
-One lock for development, one per image and accelerator, and one for the clients that the conformance tests run.
+One lock for development, one per image and accelerator, one for what builds our own wheel in the images, and
+one for the clients that the conformance tests run.
 Universal (every platform), with hashes, without an index address: whoever installs names their own index.
 """
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,16 +35,20 @@ OPTIONS = (
 )
 
 
+# An image has the versions that the tests ran with.
+AS_TESTED = ("--constraint", "locks/dev.txt")
+
+
 def main() -> None:
-    dev = ROOT / "locks" / "dev.txt"
     for name, extras in LOCKS.items():
         sources = ["pyproject.toml"]
         for extra in extras:
             sources += ["--extra", extra]
         if name != "dev":
-            # An image has the versions that the tests ran with.
-            sources += ["--constraint", str(dev.relative_to(ROOT))]
+            sources += AS_TESTED
         resolve(name, sources)
+    builder = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    resolve("build", ["-", *AS_TESTED], "\n".join(builder))
     resolve("conformance", ["--group", "conformance", "--override", "-"], "\n".join(CLIENTS))
 
 
