@@ -1,0 +1,16 @@
+"""What every output of deploy/ has to keep: each policy is a function of all its objects that yields what breaks it."""
+
+from collections.abc import Callable, Iterator
+
+from tests.deploy.objects import Objects
+from tests.deploy.policies import commands, pods, references, server, workloads
+
+Policy = Callable[[Objects], Iterator[str]]
+
+POLICIES: tuple[Policy, ...] = (
+    *pods.POLICIES,
+    *commands.POLICIES,
+    *workloads.POLICIES,
+    *server.POLICIES,
+    *references.POLICIES,
+)

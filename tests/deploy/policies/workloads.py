@@ -1,0 +1,153 @@
+"""Of Jobs and Deployments: how they fail, end, roll and probe."""
+
+from collections.abc import Iterator
+
+from tests.deploy.objects import Container, Objects, Pod, named, of_kind, pods
+from tests.deploy.policies.commands import hook, options
+
+# Exit codes of jaxport: never worth a retry; saved, or told to stop before it began.
+HOPELESS, STOPPED = {2, 3}, {75, 143}
+# After the server is gone, kubelet ends Envoy.
+LEFT_FOR_SIDECARS = 5
+
+
+def jobs_end(objects: Objects) -> Iterator[str]:
+    for pod in pods(objects):
+        if pod.job is None:
+            continue
+        for name in ("activeDeadlineSeconds", "backoffLimit", "podFailurePolicy"):
+            if name not in pod.job:
+                yield f"{pod}: no {name}"
+        if pod.spec.get("restartPolicy") != "Never":
+            yield f"{pod}: restartPolicy is not Never, which podFailurePolicy needs"
+        if pod.job.get("podReplacementPolicy") != "Failed":
+            yield f"{pod}: podReplacementPolicy is not Failed: two pods may write to one run"
+        if "ttlSecondsAfterFinished" in pod.job:
+            yield f"{pod}: ttlSecondsAfterFinished: once it has vanished, the next apply starts it again"
+
+
+def failures_are_told_apart(objects: Objects) -> Iterator[str]:
+    for pod in pods(objects):
+        if pod.job is None:
+            continue
+        codes: dict[str, set[int]] = {}
+        disruption = False
+        for rule in pod.job.get("podFailurePolicy", {}).get("rules", []):
+            exits = rule.get("onExitCodes", {})
+            codes.setdefault(rule["action"], set()).update(exits.get("values", ()))
+            conditions = {each["type"] for each in rule.get("onPodConditions", ())}
+            disruption |= rule["action"] == "Ignore" and "DisruptionTarget" in conditions
+            if exits and pod.container(exits.get("containerName", "")) is None:
+                yield f"{pod}: podFailurePolicy: no container {exits.get('containerName')!r}"
+        if codes.get("FailJob") != HOPELESS:
+            yield f"{pod}: podFailurePolicy: FailJob on {codes.get('FailJob')}; needed: {HOPELESS}"
+        if pod.owner["kind"] == "JobSet":
+            continue  # which starts all processes again: nothing is to be ignored
+        if not disruption:
+            yield f"{pod}: podFailurePolicy: Ignore on DisruptionTarget is missing"
+        if codes.get("Ignore") != STOPPED:
+            yield f"{pod}: podFailurePolicy: Ignore on {codes.get('Ignore')}; needed: {STOPPED}"
+
+
+def later_stages_wait_longer(objects: Objects) -> Iterator[str]:
+    """A stage waits for the one before it, so its deadline is the later one."""
+    deadlines = {pod.labels.get("app.kubernetes.io/component"): pod.job["activeDeadlineSeconds"]
+                 for pod in pods(objects) if pod.job and "activeDeadlineSeconds" in pod.job}  # fmt: skip
+    for before, after in (("train", "export"), ("export", "warm")):
+        if before in deadlines and after in deadlines and deadlines[after] <= deadlines[before]:
+            yield f"{after} has {deadlines[after]} seconds and waits for {before}, which has {deadlines[before]}"
+
+
+def probes_are_there(objects: Objects) -> Iterator[str]:
+    for pod in pods(objects):
+        for each in pod.containers:
+            if pod.job is None and (each.sidecar or each.spec in pod.spec["containers"]):
+                for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+                    yield from _probe(each, name)
+
+
+def _probe(each: Container, name: str) -> Iterator[str]:
+    probe = each.spec.get(name)
+    if probe is None:
+        yield f"{each}: no {name}"
+        return
+    if "timeoutSeconds" not in probe or "failureThreshold" not in probe:
+        yield f"{each}: {name}: timeoutSeconds and failureThreshold are left to chance"
+    asked = probe.get("httpGet", probe.get("tcpSocket", {})).get("port")
+    if asked not in {port.get("name") for port in each.ports} | {
+        port["containerPort"] for port in each.ports
+    }:
+        yield f"{each}: {name}: asks port {asked!r}, which the container has not"
+    path = probe.get("httpGet", {}).get("path")
+    right = {"readinessProbe": "/readyz"}.get(name, "/healthz")
+    if each.ours and path != right:
+        yield f"{each}: {name}: asks {path}; needed: {right}"
+    patience = probe.get("failureThreshold", 0) * probe.get("periodSeconds", 10)
+    if name == "startupProbe" and patience < 60:
+        yield f"{each}: startupProbe: gives up after {patience} seconds"
+    if name == "livenessProbe" and patience < 30:
+        yield f"{each}: livenessProbe: kills after {patience} seconds of silence"
+
+
+def stops_are_in_time(objects: Objects) -> Iterator[str]:
+    """preStop, then the server's own drain, then its sidecars: within the time that kubelet gives."""
+    for pod in pods(objects):
+        granted = pod.spec.get("terminationGracePeriodSeconds", 30)
+        for each in pod.containers:
+            if not each.ours or each.args[:1] != ["serve"] or pod.job is not None:
+                continue
+            try:
+                serve, drain = options(each.args), options(hook(each)[1:])
+            except ValueError:
+                yield f"{each}: preStop and args do not say how long stopping takes"
+                continue
+            needed = drain.seconds + serve.grace_seconds + LEFT_FOR_SIDECARS
+            if serve.drain_delay > serve.grace_seconds:
+                yield f"{each}: --drain-delay {serve.drain_delay:g} is beyond --grace-seconds {serve.grace_seconds:g}"
+            if needed > granted:
+                yield (f"{pod}: terminationGracePeriodSeconds {granted}: preStop {drain.seconds:g}, --grace-seconds "
+                       f"{serve.grace_seconds:g} and {LEFT_FOR_SIDECARS} for sidecars need {needed:g}")  # fmt: skip
+
+
+def rollouts_lose_nobody(objects: Objects) -> Iterator[str]:
+    for each in of_kind(objects, "Deployment"):
+        if not _ours(each):
+            continue
+        rolling = each["spec"].get("strategy", {}).get("rollingUpdate", {})
+        if rolling.get("maxUnavailable") != 0:
+            yield f"{named(each)}: maxUnavailable {rolling.get('maxUnavailable')}; needed: 0"
+        if not each["spec"]["template"]["spec"].get("topologySpreadConstraints"):
+            yield f"{named(each)}: no topologySpreadConstraints"
+        budgets = [b for b in of_kind(objects, "PodDisruptionBudget")
+                   if b["spec"]["selector"] == each["spec"]["selector"]]  # fmt: skip
+        if not budgets:
+            yield f"{named(each)}: no PodDisruptionBudget with its selector"
+
+
+def _ours(each: dict) -> bool:
+    return any(container.ours for container in Pod(each, each["spec"]["template"]).containers)
+
+
+def scaled_deployments_set_no_replicas(objects: Objects) -> Iterator[str]:
+    for scaler in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject"):
+        name = scaler["spec"]["scaleTargetRef"]["name"]
+        for each in of_kind(objects, "Deployment"):
+            if each["metadata"]["name"] == name and "replicas" in each["spec"]:
+                yield f"{named(each)}: replicas: every apply would undo what {named(scaler)} set"
+    names = [
+        s["spec"]["scaleTargetRef"]["name"]
+        for s in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject")
+    ]
+    if len(names) != len(set(names)):
+        yield f"two autoscalers for one target: {names}"
+
+
+POLICIES = (
+    jobs_end,
+    failures_are_told_apart,
+    later_stages_wait_longer,
+    probes_are_there,
+    stops_are_in_time,
+    rollouts_lose_nobody,
+    scaled_deployments_set_no_replicas,
+)
