@@ -9,13 +9,14 @@ from collections.abc import Iterator, Sequence
 from jaxport.cli import COMMANDS, _parser
 from tests.deploy.objects import Container, Objects, Pod, pods
 
-# What is read of the environment: by jax, by our training, by Python. A name that nobody reads is a misspelt one.
+# What is read of the environment: by jax, by our training, by the loader of CUDA's driver. A name that nobody reads is a misspelt one.
 VARIABLES = {
     "JAX_PLATFORMS",
     "JAX_NUM_PROCESSES",
     "JAX_PROCESS_ID",
     "JAX_COORDINATOR_ADDRESS",
     "XLA_FLAGS",
+    "LD_LIBRARY_PATH",
     "OTEL_EXPORTER_OTLP_ENDPOINT",
 }
 XLA_FLAGS = re.compile(r"^(--xla_\w+=\S+)( --xla_\w+=\S+)*$")
