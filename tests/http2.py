@@ -36,8 +36,9 @@ class RawClient:
         self.socket.settimeout(10)
         self.socket.sendall(self.http2.data_to_send())
 
-    def begin(self, path: str, *headers: tuple[str, str]) -> int:
-        """Sends the headers of a call; its stream."""
+    def begin(self, path: str, *headers: tuple[str, str], authority: str | None = "localhost") -> int:
+        """Sends the headers of a call, right or wrong; its stream."""
+        self.http2.config.validate_outbound_headers = False
         stream = self.http2.get_next_available_stream_id()
         self.http2.send_headers(
             stream,
@@ -45,7 +46,7 @@ class RawClient:
                 (":method", "POST"),
                 (":scheme", "http"),
                 (":path", path),
-                (":authority", "localhost"),
+                *([] if authority is None else [(":authority", authority)]),
                 ("te", "trailers"),
                 ("content-type", "application/grpc"),
                 *headers,
@@ -98,9 +99,15 @@ class RawClient:
         until = time.monotonic() + seconds
         while not self.ended(stream) and time.monotonic() < until and self.read():
             pass
-        for event in self.events:
-            if isinstance(event, h2.events.TrailersReceived | h2.events.ResponseReceived):
-                for name, value in event.headers or ():
-                    if event.stream_id == stream and name == b"grpc-status":
-                        return int(value)
-        return None
+        status = self.headers(stream).get("grpc-status")
+        return None if status is None else int(status)
+
+    def headers(self, stream: int) -> dict[str, str]:
+        """The headers and trailers that have come for a call."""
+        return {
+            name.decode(): value.decode()
+            for event in self.events
+            if isinstance(event, h2.events.TrailersReceived | h2.events.ResponseReceived)
+            and event.stream_id == stream
+            for name, value in event.headers or ()
+        }

@@ -87,15 +87,13 @@ class Proxy:
         return channel
 
     def admin(self, method: str, path: str) -> str:
-        connection = HTTPConnection("localhost")
-        connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.settimeout(10)
-        connection.sock.connect(str(self.admin_socket))
-        try:
+        with socket.socket(socket.AF_UNIX) as connected:
+            connected.settimeout(10)
+            connected.connect(str(self.admin_socket))
+            connection = HTTPConnection("localhost")
+            connection.sock = connected
             connection.request(method, path)
             return connection.getresponse().read().decode()
-        finally:
-            connection.close()
 
     def stat(self, name: str) -> int:
         match = re.search(rf"(?m)^{re.escape(name)}: (\d+)$", self.admin("GET", "/stats"))
