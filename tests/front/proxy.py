@@ -77,6 +77,10 @@ class Proxy:
         assert self._process is not None
         return self._process.pid
 
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
