@@ -10,6 +10,8 @@ from tests.deploy.objects import Container, Object, Objects, Pod, named, of_kind
 from tests.deploy.policies.commands import environment, hook, options
 from tests.deploy.policies.pods import quantity
 
+# Of a message of gRPC: Envoy counts it, the server does not.
+FRAME = 5
 # What makes other executables, or looks for them elsewhere.
 CACHE_KEY = ("models", "cache_dir", "max_batch")
 
@@ -61,7 +63,7 @@ def both_sides_agree(objects: Objects) -> Iterator[str]:
             if not _shared(pod, server, envoy, path):
                 yield f"{pod}: {path} is not on an emptyDir that both containers mount"
         limits = {value for key, value in found if key == "max_request_bytes"}
-        if limits != {message_size(serve.max_message_bytes)}:
+        if limits != {message_size(serve.max_message_bytes) + FRAME}:
             yield f"{server}: --max-message-bytes {serve.max_message_bytes}; Envoy's max_request_bytes: {limits}"
         listening = {value for key, value in found if key == "port_value"}
         declared = {port["containerPort"] for port in envoy.ports}
