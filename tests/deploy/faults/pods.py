@@ -1,0 +1,108 @@
+"""Faults that the policies of pods have to find."""
+
+from typing import Any
+
+from tests.deploy.faults.planted import METRICS, Fault, Planted, cut, put, replaced
+from tests.deploy.policies import pods
+
+
+def context(planted: Planted) -> Any:
+    return planted.server["securityContext"]
+
+
+FAULTS = (
+    Fault(
+        pods.images_are_pinned,
+        "a tag other than latest",
+        put(lambda p: p.server, image="localhost/jaxport/serve"),
+    ),
+    Fault(
+        pods.images_are_pinned, "latest", put(lambda p: p.envoy, image="envoyproxy/envoy:distroless-latest")
+    ),
+    Fault(
+        pods.images_have_the_versions_of_the_project,
+        "0.0.9",
+        replaced(lambda p: p.trainer, "image", "0.1.0", "0.0.9"),
+    ),
+    Fault(
+        pods.images_have_the_versions_of_the_project,
+        "-cpu",
+        cut(lambda p: p.trainer["resources"]["limits"], "nvidia.com/gpu"),
+    ),
+    Fault(
+        pods.images_have_the_versions_of_the_project,
+        "the tests run",
+        replaced(lambda p: p.envoy, "image", "1.40.0", "1.39.0"),
+    ),
+    Fault(
+        pods.resources_are_bounded, "limits.memory", cut(lambda p: p.server["resources"]["limits"], "memory")
+    ),
+    Fault(
+        pods.resources_are_bounded,
+        "requests.cpu",
+        put(lambda p: p.trainer["resources"]["requests"], cpu="2 cores"),
+    ),
+    Fault(
+        pods.resources_are_bounded,
+        "memory: 9Gi requested",
+        put(lambda p: p.server["resources"]["requests"], memory="9Gi"),
+    ),
+    Fault(pods.scratch_is_bounded, "sizeLimit", lambda p: p.train["volumes"][1]["emptyDir"].clear()),
+    Fault(
+        pods.scratch_is_bounded,
+        "no emptyDir at /tmp",
+        put(lambda p: p.server["volumeMounts"][1], mountPath="/temp"),
+    ),
+    Fault(pods.pods_are_restricted, "runAsUser: 0", put(lambda p: p.serve["securityContext"], runAsUser=0)),
+    Fault(
+        pods.pods_are_restricted,
+        "seccompProfile",
+        cut(lambda p: p.train["securityContext"], "seccompProfile"),
+    ),
+    Fault(pods.pods_are_restricted, "hostPath", put(lambda p: p.train["volumes"][1], hostPath={"path": "/"})),
+    Fault(pods.pods_are_restricted, "hostNetwork", put(lambda p: p.serve, hostNetwork=True)),
+    Fault(pods.containers_are_restricted, "capabilities", put(context, capabilities={"drop": []})),
+    Fault(pods.containers_are_restricted, "readOnlyRootFilesystem", cut(context, "readOnlyRootFilesystem")),
+    Fault(
+        pods.containers_are_restricted,
+        "runAsUser: left to the pod",
+        put(lambda p: p.envoy["securityContext"], runAsUser=101),
+    ),
+    Fault(
+        pods.tokens_are_not_mounted,
+        "Deployment jaxport-serve",
+        cut(lambda p: p.serve, "automountServiceAccountToken"),
+    ),
+    Fault(
+        pods.tokens_are_not_mounted,
+        "ServiceAccount",
+        cut(lambda p: p.of("ServiceAccount", "jaxport-serve"), "automountServiceAccountToken"),
+    ),
+    Fault(
+        pods.tokens_are_not_mounted,
+        "adapter",
+        lambda p: (
+            [
+                p.drop("ClusterRoleBinding", n)
+                for n in ("jaxport-metrics-delegator", "jaxport-metrics-resources")
+            ]
+            and p.drop("RoleBinding", "jaxport-metrics-reader")
+        ),
+        METRICS,
+    ),
+    Fault(pods.service_variables_are_off, "enableServiceLinks", cut(lambda p: p.serve, "enableServiceLinks")),
+    Fault(
+        pods.namespaces_are_restricted,
+        "namespace ''",
+        cut(lambda p: p.of("Service", "jaxport")["metadata"], "namespace"),
+    ),
+    Fault(pods.namespaces_are_restricted, "comes before its Namespace", lambda p: p.objects.reverse()),
+    Fault(
+        pods.namespaces_are_restricted,
+        "not enforced",
+        put(
+            lambda p: p.of("Namespace", "jaxport")["metadata"]["labels"],
+            **{"pod-security.kubernetes.io/enforce": "baseline"},
+        ),
+    ),
+)

@@ -1,0 +1,71 @@
+"""Faults in how Jobs and Deployments fail, end, roll and probe."""
+
+from tests.deploy.faults.planted import Fault, cut, put
+from tests.deploy.policies import workloads
+
+FAULTS = (
+    Fault(workloads.jobs_end, "activeDeadlineSeconds", cut(lambda p: p.job, "activeDeadlineSeconds")),
+    Fault(workloads.jobs_end, "restartPolicy", put(lambda p: p.train, restartPolicy="OnFailure")),
+    Fault(workloads.jobs_end, "ttlSecondsAfterFinished", put(lambda p: p.job, ttlSecondsAfterFinished=60)),
+    Fault(workloads.jobs_end, "podReplacementPolicy", cut(lambda p: p.job, "podReplacementPolicy")),
+    Fault(
+        workloads.failures_are_told_apart,
+        "DisruptionTarget is missing",
+        lambda p: p.job["podFailurePolicy"]["rules"].pop(0),
+    ),
+    Fault(
+        workloads.failures_are_told_apart,
+        "Ignore on {75}",
+        lambda p: p.job["podFailurePolicy"]["rules"][1]["onExitCodes"].update(values=[75]),
+    ),
+    Fault(
+        workloads.failures_are_told_apart, "FailJob on", lambda p: p.job["podFailurePolicy"]["rules"].pop(2)
+    ),
+    Fault(
+        workloads.failures_are_told_apart,
+        "no container 'trainer'",
+        lambda p: p.job["podFailurePolicy"]["rules"][1]["onExitCodes"].update(containerName="trainer"),
+    ),
+    Fault(
+        workloads.later_stages_wait_longer,
+        "waits for train",
+        put(lambda p: p.job, activeDeadlineSeconds=90000),
+    ),
+    Fault(workloads.probes_are_there, "no readinessProbe", cut(lambda p: p.server, "readinessProbe")),
+    Fault(workloads.probes_are_there, "no startupProbe", cut(lambda p: p.envoy, "startupProbe")),
+    Fault(
+        workloads.probes_are_there,
+        "asks port 'htpp'",
+        lambda p: p.server["livenessProbe"]["httpGet"].update(port="htpp"),
+    ),
+    Fault(
+        workloads.probes_are_there,
+        "asks /readyz",
+        lambda p: p.server["livenessProbe"]["httpGet"].update(path="/readyz"),
+    ),
+    Fault(
+        workloads.probes_are_there,
+        "gives up after 20",
+        put(lambda p: p.server["startupProbe"], failureThreshold=10),
+    ),
+    Fault(workloads.stops_are_in_time, "need 55", put(lambda p: p.serve, terminationGracePeriodSeconds=54)),
+    Fault(workloads.stops_are_in_time, "do not say", cut(lambda p: p.server, "lifecycle")),
+    Fault(
+        workloads.rollouts_lose_nobody,
+        "maxUnavailable",
+        cut(lambda p: p.spec("Deployment", "jaxport-serve"), "strategy"),
+    ),
+    Fault(
+        workloads.rollouts_lose_nobody,
+        "PodDisruptionBudget",
+        lambda p: p.drop("PodDisruptionBudget", "jaxport-serve"),
+    ),
+    Fault(
+        workloads.rollouts_lose_nobody, "topologySpread", cut(lambda p: p.serve, "topologySpreadConstraints")
+    ),
+    Fault(
+        workloads.scaled_deployments_set_no_replicas,
+        "undo",
+        put(lambda p: p.spec("Deployment", "jaxport-serve"), replicas=2),
+    ),
+)
