@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.deploy import kubectl as kubectl_module
-from tests.deploy.kubectl import kubectl
+from tests.deploy.kubectl import kubectl, kustomized
 from tests.deploy.objects import BASE, DEPLOY, components, named, of_kind, outputs, parsed, plain, plain_files
 from tests.deploy.policies import POLICIES, Policy
 from tests.deploy.policies.references import _series
@@ -64,6 +64,15 @@ def test_a_file_gives_no_key_twice(file: Path) -> None:
 def test_a_key_that_is_given_twice_is_refused() -> None:
     with pytest.raises(yaml.YAMLError, match="replicas is given twice"):
         parsed("spec: {replicas: 1, replicas: 2}")
+
+
+@pytest.mark.parametrize("component", components(), ids=lambda folder: folder.name)
+def test_a_component_can_be_laid_over_every_overlay(component: Path) -> None:
+    """A patch by path breaks where the path is not, so every pair is tried."""
+    for folder in sorted(file.parent for file in DEPLOY.glob("overlays/*/kustomization.yaml")):
+        # Both bring the second process.
+        if (component.name, folder.name) != ("jobset", "multi-host"):
+            assert kustomized(folder, component)
 
 
 def test_the_plain_folder_and_the_base_are_the_same_files() -> None:
