@@ -1,5 +1,12 @@
 """Faults planted into the objects of deploy/, by the file of the policy that is there to find them."""
 
-from tests.deploy.faults import commands, pods, references, server, workloads
+from tests.deploy.faults import admission, commands, pods, references, server, workloads
 
-FAULTS = (*pods.FAULTS, *commands.FAULTS, *workloads.FAULTS, *server.FAULTS, *references.FAULTS)
+FAULTS = (
+    *pods.FAULTS,
+    *commands.FAULTS,
+    *workloads.FAULTS,
+    *server.FAULTS,
+    *references.FAULTS,
+    *admission.FAULTS,
+)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from tests.deploy.objects import Objects
-from tests.deploy.policies import commands, pods, references, server, workloads
+from tests.deploy.policies import admission, commands, pods, references, server, workloads
 
 Policy = Callable[[Objects], Iterator[str]]
 
@@ -13,4 +13,5 @@ POLICIES: tuple[Policy, ...] = (
     *workloads.POLICIES,
     *server.POLICIES,
     *references.POLICIES,
+    *admission.POLICIES,
 )
