@@ -27,6 +27,7 @@ SECONDS = (
 )  # fmt: skip
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 VERSION = ("model", "version")
+LONGEST_ADDRESS = 64
 
 
 class Metrics:
@@ -105,7 +106,7 @@ class Metrics:
     def describe(self, call: Call, protocol: str, started: float = 0.0, rows: int = 0) -> Request:
         """What listeners are told of one request."""
         trace = self.trace_of(call.metadata)
-        return Request(call.method, protocol, call.peer, trace, call.received, started, rows)
+        return Request(call.method, protocol, _peer(call), trace, call.received, started, rows)
 
     def waiting(self) -> list[tuple[tuple[str, str, str], int]]:
         """((model, version, signature), rows in its queue) of every loaded version."""
@@ -245,3 +246,12 @@ def _midnight(window_ends: str) -> float:
     if not window_ends:
         return float("nan")
     return datetime.combine(date.fromisoformat(window_ends[:10]), clock(), UTC).timestamp()
+
+
+def _peer(call: Call) -> str:
+    """Who asked. A proxy that asks by the unix socket appends its client's address; who may open that, is trusted."""
+    if call.peer.startswith("unix:"):
+        for key, value in call.metadata:
+            if key == "x-forwarded-for" and isinstance(value, str):
+                return value.rpartition(",")[2].strip()[:LONGEST_ADDRESS]
+    return call.peer

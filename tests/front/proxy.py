@@ -11,16 +11,35 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import grpc
+import yaml
 
 from benchmarks.peers.servers.serve_envoy import configuration, replaced
-from tests.server_process import connect
+from tests.server_process import ROOT, connect
 
 ENVOY = Path(sys.executable).with_name("envoy")
-TLS = ("--config-yaml", "{layered_runtime: {layers: [{name: tls, static_layer: {jaxport.tls: 100}}]}}")
-MTLS = (
-    "--config-yaml",
-    "{layered_runtime: {layers: [{name: tls, static_layer: {jaxport.tls: 100, jaxport.mtls: 100}}]}}",
-)
+DEPLOY = ROOT / "deploy"
+
+
+def container_arguments() -> list[str]:
+    """Those of the container in the manifest."""
+    documents = yaml.safe_load_all((DEPLOY / "stage-4-serve.yaml").read_text())
+    (pod,) = (each["spec"]["template"]["spec"] for each in documents if each["kind"] == "Deployment")
+    (envoy,) = (each for each in pod["initContainers"] if each["name"] == "envoy")
+    return envoy["args"]
+
+
+def component_arguments(name: str) -> tuple[str, ...]:
+    """Those that a component of deploy/ adds."""
+    kustomization = yaml.safe_load((DEPLOY / "components" / name / "kustomization.yaml").read_text())
+    patches = [yaml.safe_load(each["patch"]) for each in kustomization["patches"]]
+    operations = [each for patch in patches if isinstance(patch, list) for each in patch]
+    added = tuple(each["value"] for each in operations if each["path"].endswith("/initContainers/0/args/-"))
+    assert len(added) == 2, added
+    return added
+
+
+TLS = component_arguments("tls")
+MTLS = component_arguments("mtls")
 
 
 class Proxy:
@@ -35,7 +54,9 @@ class Proxy:
         config = configuration(folder, grpc_port=0, front_port=0)
         for old, new in (changed or {}).items():
             replaced(config, old, new)
-        self._flags = ["--config-path", str(config), *flags, "--log-level", "warning"]
+        arguments = container_arguments()
+        assert arguments[:2] == ["--config-path", "/etc/envoy/envoy.yaml"]
+        self._flags = ["--config-path", str(config), *arguments[2:], *flags]
         self._log = folder / "envoy.log"
         self._process: subprocess.Popen[bytes] | None = None
         self.grpc = self.front = ""
@@ -44,7 +65,7 @@ class Proxy:
     def validated(self) -> str:
         """What Envoy says of the configuration; "" where it is right."""
         done = subprocess.run(
-            [ENVOY, "--mode", "validate", "--disable-hot-restart", *self._flags],
+            [ENVOY, "--mode", "validate", *self._flags],
             capture_output=True,
             text=True,
             timeout=60,
@@ -53,9 +74,8 @@ class Proxy:
         return done.stderr if done.returncode else ""
 
     def __enter__(self) -> "Proxy":
-        flags = [*self._flags, "--concurrency", "1", "--disable-hot-restart"]
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen([ENVOY, *flags], stdout=log, stderr=log)
+            self._process = subprocess.Popen([ENVOY, *self._flags], stdout=log, stderr=log)
         self._await_ports()
         return self
 

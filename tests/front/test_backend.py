@@ -1,5 +1,7 @@
 """The server behind the proxy is absent, comes, goes and comes again; the proxy is never touched."""
 
+import ipaddress
+import json
 import time
 from pathlib import Path
 
@@ -38,7 +40,7 @@ def test_absent_then_there_then_killed_then_there_again(
     tokens = tmp_path / "tokens"
     tokens.write_text(f"{BEARER} models=echo\n")
     flags = ["--grpc-socket", str(proxy.folder / "grpc.sock"), "--transport", "native"]
-    flags += ["--cache-dir", str(cache), "--token-file", str(tokens)]
+    flags += ["--cache-dir", str(cache), "--token-file", str(tokens), "--access-log", str(tmp_path / "log")]
     channel = proxy.channel()
 
     begun = time.monotonic()
@@ -65,6 +67,8 @@ def test_absent_then_there_then_killed_then_there_again(
         server.signal()
         eventually(lambda: outcome(channel, metadata=GUARDED)[0] == "UNAVAILABLE", "it says that it leaves")
         assert server.wait() == 0
+    peers = {json.loads(line)["peer"] for line in (tmp_path / "log").read_text().splitlines()}
+    assert len(peers) == 1 and ipaddress.ip_address(peers.pop())  # the client's, not that of the socket
     assert proxy.probe()[0] == 200
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import h2.events
+import h2.exceptions
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -108,12 +109,12 @@ def _cancelled(address: str, calls: int) -> int:
     """Cancels so many calls on a connection of their own; how many it took."""
     with RawClient(address) as client:
         for begun in range(calls):
-            stream = client.begin(PREDICT)
-            client.http2.send_data(stream, SLOW if begun % 2 else ONE, end_stream=True)
-            client.http2.reset_stream(stream, error_code=8)
             try:
+                stream = client.begin(PREDICT)
+                client.http2.send_data(stream, SLOW if begun % 2 else ONE, end_stream=True)
+                client.http2.reset_stream(stream, error_code=8)
                 client.flush()
-            except ConnectionError:
+            except (ConnectionError, h2.exceptions.ProtocolError):  # closed
                 return begun
             if not client.read(0):
                 return begun
