@@ -16,16 +16,20 @@ def main() -> int:
     options = arguments()
     try:
         engine = find_engine(ROOT / "build" / "images")
-        base = base_image(engine, options.base)
+        base = base_image(engine, options.base, say)
         stated = labels(ROOT, options.source)
         for target in options.target or TARGETS:
             wanted = Build(target, options.accelerator, base, version(ROOT))
-            print(f"{wanted.tag}: being built with {engine.name}", flush=True)
-            print(f"{wanted.tag}: {build(engine, ROOT, wanted, stated) / 1e6:.0f} MB", flush=True)
+            say(f"{wanted.tag}: being built with {engine.name}")
+            say(f"{wanted.tag}: {build(engine, ROOT, wanted, stated) / 1e6:.0f} MB")
     except NotPossible as refused:
         print(f"images: {refused}", file=sys.stderr)
         return 4
     return 0
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
 
 
 def arguments() -> argparse.Namespace:

@@ -4,6 +4,7 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from deploy.images.engine import Engine, NotPossible, last_line
@@ -26,7 +27,7 @@ STAND_IN = (
 )
 
 
-def base_image(engine: Engine, asked: str | None) -> str:
+def base_image(engine: Engine, asked: str | None, say: Callable[[str], None]) -> str:
     """The base that was asked for, or the official one, or in its place the stand-in.
 
     Raises NotPossible where an image that was asked for by name is not to be had.
@@ -40,11 +41,8 @@ def base_image(engine: Engine, asked: str | None) -> str:
     why = last_line(pulled.stderr)
     if asked:
         raise NotPossible(f"the base image {asked} is neither here nor to be pulled ({why}); see --base")
-    print(f"{OFFICIAL} cannot be pulled: {why}")
-    print(
-        f"STAND-IN BASE: {STAND_IN}, made from Debian trixie's packages with mmdebstrap; not for publishing",
-        flush=True,
-    )
+    say(f"{OFFICIAL} cannot be pulled: {why}")
+    say(f"STAND-IN BASE: {STAND_IN}, made from Debian's packages with mmdebstrap; not for publishing")
     if not engine.has(STAND_IN):
         make_stand_in(engine)
     return STAND_IN
