@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 from train_job.errors import TrainError
-from train_job.flags import add_flags, settings_from
+from train_job.flags import add_flags
+from train_job.job import train_as
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,10 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     namespace = parser.parse_args(arguments)
     try:
-        settings = settings_from(namespace)
-        from train_job.job import train  # after the flags are known to be right: this import costs seconds
-
-        return train(settings)
+        return train_as(namespace, os.environ)
     except TrainError as error:
         if namespace.debug:
             raise

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import jax
 
+from train_job.mesh import Layout
 from train_job.presets import Dataset
 from train_job.settings import TrainSettings
 
@@ -15,13 +16,14 @@ from train_job.settings import TrainSettings
 def banner(
     settings: TrainSettings,
     data: Dataset,
+    layout: Layout,
     abstract: Mapping[str, jax.ShapeDtypeStruct],
     start: int,
 ) -> str:
     """Several lines of "name  choice (reason)"."""
     lines = {
         "run": _run(settings, start),
-        "device": _device(),
+        "device": _device(layout),
         "model": _model(settings, abstract),
         "data": _data(settings, data),
         "batch": _batch(settings),
@@ -40,16 +42,17 @@ def _run(settings: TrainSettings, start: int) -> str:
     return f"{settings.run_dir}: {where}"
 
 
-def _device() -> str:
-    device = jax.devices()[0]
-    others = jax.device_count() - 1
+def _device(layout: Layout) -> str:
+    device, size = jax.local_devices()[0], layout.mesh.size
     reason = (
         f"{os.cpu_count()} cores; JAX found no accelerator"
         if device.platform == "cpu"
         else device.device_kind
     )
-    idle = f"; {others} more stay idle: one device for now" if others else ""
-    return f"{device.platform} ({reason}{idle})"
+    if size == 1:
+        return f"{device.platform} ({reason})"
+    where = "this process" if layout.processes.alone else f"{layout.processes.count} processes"
+    return f"{device.platform} ({reason}); data={size}: all of {where}, {layout.batch_rows // size} rows of a step on each"
 
 
 def _model(settings: TrainSettings, abstract: Mapping[str, jax.ShapeDtypeStruct]) -> str:

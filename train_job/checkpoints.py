@@ -24,6 +24,7 @@ from orbax.checkpoint import v1 as ocp
 from train_job.damage import ORBAX_LOG, Unreadable, file_names, is_vanishing, reading
 from train_job.errors import CheckFailed, StorageFailed, UnknownStep, root_cause
 from train_job.presets import get_preset
+from train_job.processes import ALONE, Processes
 from train_job.runs import CHECKPOINTS, RunRecord, read_run, sync_directory, sync_tree
 from train_job.settings import Upkeep
 from train_job.weights import skeleton
@@ -111,11 +112,12 @@ def load_params(run_dir: Path, step: int) -> dict[str, jax.Array]:
 class Checkpoints:
     """Writes the checkpoints of the run whose lock the caller holds: asynchronous, but never unwatched.
 
-    A save that failed in the background raises StorageFailed from the next `save`, `raise_if_failed` or `close`.
+    Of several processes all take part, with the same calls in the same order; process 0 alone needs the lock. A save that failed in the background raises StorageFailed from the next `save`, `raise_if_failed` or `close`.
     """
 
-    def __init__(self, run_dir: Path, upkeep: Upkeep) -> None:
+    def __init__(self, run_dir: Path, upkeep: Upkeep, processes: Processes = ALONE) -> None:
         self._directory = _directory(run_dir)
+        self._processes = processes
         self._pending: tuple[int, ocp.AsyncResponse[bool]] | None = None
         # Typed more loosely: the policies' signatures and the protocol they are passed as differ in one class.
         self._log_level = ORBAX_LOG.level
@@ -155,7 +157,7 @@ class Checkpoints:
         return max(steps, default=None)
 
     def restore(self, step: int, abstract: Abstract) -> dict[str, dict[str, jax.Array]]:
-        """The items of a checkpoint, which must have the shapes and dtypes of `abstract`.
+        """The items of a checkpoint, which must have the shapes and dtypes of `abstract`, on the devices it names.
 
         Raises:
             CheckFailed: it is damaged, or of another model. EnvironmentUnfit: no permission to read it.
@@ -198,8 +200,9 @@ class Checkpoints:
         step, response = self._pending
         try:
             response.result()
-            sync_tree(self._directory / str(step))
-            sync_directory(self._directory)
+            if self._processes.first:
+                sync_tree(self._directory / str(step))
+                sync_directory(self._directory)
         except Exception as error:  # as in `save`
             raise self._failed(step, error) from error
         self._pending = None
@@ -275,10 +278,11 @@ def _load_exactly(path: Path, abstract: Abstract) -> dict[str, dict[str, jax.Arr
         if stored is None:  # what Orbax makes of metadata that it cannot read
             raise Unreadable(path, f"the metadata of {item} cannot be read")
         _require_equal(path, item, stored, wanted)
-    placed = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    first = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     targets = {
         item: {
-            key: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed) for key, leaf in wanted.items()
+            key: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding or first)
+            for key, leaf in wanted.items()
         }
         for item, wanted in abstract.items()
     }

@@ -46,6 +46,12 @@ class RunBusy(EnvironmentUnfit):
     """Another process is writing this run."""
 
 
+class PeerLost(TrainError):
+    """Another process of the run is gone, or never came; nothing is wrong here, and a second start goes on."""
+
+    exit_code = 75
+
+
 class StorageFailed(EnvironmentUnfit):
     """The run folder could not be written."""
 
@@ -79,7 +85,7 @@ _LONGEST_CAUSE = 160  # characters: a storage library's status text can run to p
 
 def describe_cause(cause: BaseException) -> str:
     """Why a write failed, in a few words, however many libraries wrapped the original error."""
-    for link in _chain(cause):
+    for link in chain(cause):
         if isinstance(link, OSError) and link.errno in _STORAGE_CODES:
             return _STORAGE_CODES[link.errno]
     text = " ".join(str(cause).split()) or type(cause).__name__
@@ -93,7 +99,7 @@ def describe_cause(cause: BaseException) -> str:
 def root_cause(error: BaseException) -> str:
     """Why a read failed, in a few words: from the first error, which the libraries above it reword at length."""
     links = [
-        link for link in _chain(error) if not isinstance(link, StopIteration)
+        link for link in chain(error) if not isinstance(link, StopIteration)
     ]  # of a JSON parser's inside
     first = links[-1] if links else error
     text = describe_cause(first)
@@ -105,7 +111,8 @@ def root_cause(error: BaseException) -> str:
     return f"{type(first).__name__}: {words}"[:_LONGEST_CAUSE]
 
 
-def _chain(error: BaseException | None) -> list[BaseException]:
+def chain(error: BaseException | None) -> list[BaseException]:
+    """An error and those it was raised from, the latest first."""
     links: list[BaseException] = []
     while error is not None and error not in links:
         links.append(error)

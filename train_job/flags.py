@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 from train_job.errors import UsageError
 from train_job.presets import BUILT_IN
+from train_job.processes import ALONE, SILENCE_S, WAIT_S, Processes
 from train_job.settings import DEFAULT_DATA, DEFAULT_ROOT, TrainSettings, accepted_keys
 
 
@@ -29,7 +31,21 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="DATA",
         help=f"a path, a glob, tinyshakespeare or stdlib (default: {DEFAULT_DATA}, this Python's own sources)",
     )
-    parser.add_argument("--mesh", metavar="AXIS=N,...", help="devices per axis; one device for now")
+    parser.add_argument(
+        "--mesh", metavar="AXIS=N,...", help="devices per axis: data=N (default: all there are)"
+    )
+    parser.add_argument(
+        "--wait-for-peers",
+        default=WAIT_S,
+        metavar="SECONDS",
+        help=f"how long several processes wait for each other at the start (default: {WAIT_S})",
+    )
+    parser.add_argument(
+        "--peer-timeout",
+        default=SILENCE_S,
+        metavar="SECONDS",
+        help=f"after how much silence one of several processes counts as lost (default: {SILENCE_S})",
+    )
     parser.add_argument(
         "--no-resume",
         action="store_true",
@@ -44,7 +60,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def settings_from(namespace: argparse.Namespace) -> TrainSettings:
+def processes_from(namespace: argparse.Namespace, environment: Mapping[str, str]) -> Processes:
+    """Which process this is, and its flags. Raises UsageError."""
+    return Processes.from_environment(environment, namespace.wait_for_peers, namespace.peer_timeout)
+
+
+def settings_from(namespace: argparse.Namespace, processes: Processes = ALONE) -> TrainSettings:
     """The settings that parsed flags describe. Raises UsageError."""
     return TrainSettings.from_flags(
         preset=namespace.preset,
@@ -55,6 +76,7 @@ def settings_from(namespace: argparse.Namespace) -> TrainSettings:
         data=namespace.data,
         mesh=namespace.mesh,
         resume=not namespace.no_resume,
+        processes=processes,
         overrides=dict(_pair(text) for text in namespace.set),
     )
 

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Mapping
+
+from train_job.flags import processes_from, settings_from
 from train_job.preemption import Preemption
 from train_job.settings import TrainSettings
+from train_job.supervisor import supervised
+
+
+def train_as(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    """The run that parsed flags describe, as the process that the environment names; see `train`."""
+    processes = processes_from(options, environment)
+    return supervised(lambda: train(settings_from(options, processes)), processes)
 
 
 def train(settings: TrainSettings) -> int:
     """Trains until done (returns 0) or until SIGTERM, SIGINT or SIGHUP (saves, returns 75).
 
-    Starting the same settings again resumes at the last checkpoint, or returns 0 at once when the run is done.
+    Starting the same settings again resumes at the last checkpoint, or returns 0 at once when the run is done. Of
+    several processes, all stop where one is told to; one that loses a peer ends at once with 75.
 
     Raises:
         UsageError (exit 2): the settings do not fit the data or the run on disk. CheckFailed (3): a digest or

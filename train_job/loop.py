@@ -14,6 +14,7 @@ import numpy as np
 
 from train_job.checkpoints import Checkpoints
 from train_job.errors import CheckFailed
+from train_job.mesh import Layout
 from train_job.metrics import MetricsLog
 from train_job.optimizer import schedule
 from train_job.preemption import Preemption
@@ -34,10 +35,11 @@ class Loop:
 
     settings: TrainSettings
     data: Dataset
+    layout: Layout
     evaluation: Mapping[str, Any]  # part -> its fixed batches, on the device
     programs: Programs
     checkpoints: Checkpoints
-    log: MetricsLog
+    log: MetricsLog | None  # of process 0
     reporter: Reporter
     preemption: Preemption
 
@@ -51,13 +53,15 @@ class Loop:
         """
         hyper, upkeep = self.settings.hyper, self.settings.upkeep
         saved, pace = done, _Pace(done)
-        under_way: deque[jax.Array] = deque()
-        while done < hyper.steps and not self.preemption.requested:
-            state, loss = self.programs.step(state, self.data.batch(hyper.seed, done, hyper.batch_size))
+        under_way: deque[Any] = deque()
+        votes = self.layout.votes(self.preemption)
+        while done < hyper.steps and not votes.stop:
+            batch = self.layout.batch(self.data, hyper.seed, done)
+            state, outcome = self.programs.step(state, batch, *votes.cast())
             done += 1
-            under_way.append(loss)
+            under_way.append(outcome)
             if len(under_way) > _LOOKAHEAD:
-                under_way.popleft().block_until_ready()
+                votes.settle(under_way.popleft())
             self.reporter.advance(done)
             last = done == hyper.steps
             save = last or done % upkeep.checkpoint_every == 0
@@ -95,7 +99,8 @@ class Loop:
             f"{task.unit}_per_s": rate * task.positions(hyper.batch_size),
             "lr": float(np.asarray(schedule(hyper)(done - 1))),
         }
-        self.log.append(row)
+        if self.log is not None:
+            self.log.append(row)
         self.reporter.interval(interval_line(row, hyper.steps, task.unit))
         return metrics
 

@@ -81,8 +81,11 @@ class Dataset(Protocol):
         """Which bytes these are."""
         ...
 
-    def batch(self, seed: int, step: int, rows: int) -> dict[str, np.ndarray]:
-        """The global batch of this step: arrays with a leading dimension of `rows`."""
+    def batch(self, seed: int, step: int, rows: int, own: slice = ...) -> dict[str, np.ndarray]:
+        """The global batch of this step: arrays with a leading dimension of `rows`.
+
+        own: which of the rows to return, all by default. Given only where several processes share a batch.
+        """
         ...
 
     def evaluation(self, part: str) -> dict[str, np.ndarray]:

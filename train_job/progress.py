@@ -48,6 +48,13 @@ class PlainLines:
         return None
 
 
+class Quiet(PlainLines):
+    """Nothing: what process 0 prints is true of all."""
+
+    def interval(self, text: str) -> None:
+        """Says nothing."""
+
+
 class Bar:
     """A moving bar with the intervals' lines above it."""
 

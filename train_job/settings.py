@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train_job.errors import UsageError
+from train_job.processes import ALONE, Processes
 
 if TYPE_CHECKING:
     from train_job.presets import Preset
@@ -79,6 +80,8 @@ class TrainSettings:
     hyper: Hyperparameters
     upkeep: Upkeep
     resume: bool = True
+    mesh: Mapping[str, int] = field(default_factory=dict)  # devices per axis; empty: all there are, on `data`
+    processes: Processes = ALONE
 
     @property
     def run_dir(self) -> Path:
@@ -97,6 +100,7 @@ class TrainSettings:
         resume: bool = True,
         model: str | None = None,
         mesh: str | None = None,
+        processes: Processes = ALONE,
     ) -> TrainSettings:
         """Checks what a person typed and completes it with the preset's defaults.
 
@@ -108,7 +112,7 @@ class TrainSettings:
         given = parse_overrides(overrides or {})  # before the import: a typo should not cost seconds
         _check_run_name(run)
         _check_data(data)
-        _check_mesh(mesh)
+        axes = _parse_mesh(mesh)
         if steps is not None:
             given |= {"steps": check_value("steps", steps)}
         chosen = _load_preset(name)
@@ -121,6 +125,8 @@ class TrainSettings:
             hyper=dataclasses.replace(chosen.hyper, **_of(Hyperparameters, given)),
             upkeep=dataclasses.replace(chosen.upkeep, **_of(Upkeep, given)),
             resume=resume,
+            mesh=axes,
+            processes=processes,
         )
 
 
@@ -196,10 +202,15 @@ def _check_data(data: str | None) -> None:
         )
 
 
-def _check_mesh(mesh: str | None) -> None:
-    for part in (mesh or "").split(","):
-        axis, _, size = part.strip().partition("=")
-        if part.strip() and (axis not in ("data", "fsdp", "tensor") or size.strip() != "1"):
+def _parse_mesh(mesh: str | None) -> dict[str, int]:
+    axes: dict[str, int] = {}
+    for part in filter(None, map(str.strip, (mesh or "").split(","))):
+        axis, _, size = map(str.strip, part.partition("="))
+        if axis not in ("data", "fsdp", "tensor") or axis in axes or not (size.isdecimal() and int(size)):
+            raise UsageError(f"--mesh: found {mesh!r}, needs data=N with N devices, such as --mesh data=2")
+        if axis != "data" and int(size) != 1:
             raise UsageError(
-                f"--mesh: found {mesh!r}; one device is supported now: leave --mesh out, or data=1"
+                f"--mesh: found {mesh!r}; only the axis data is there for now, such as --mesh data=2"
             )
+        axes[axis] = int(size)
+    return axes

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import NamedSharding
 
 from train_job.weights import Weights, initialise
 
@@ -43,17 +44,21 @@ class TrainState(NamedTuple):
 
 
 def fresh_state(
-    config: Any, trainable: frozenset[str], transform: optax.GradientTransformation, seed: int
+    config: Any,
+    trainable: frozenset[str],
+    transform: optax.GradientTransformation,
+    seed: int,
+    placed: NamedSharding | None,
 ) -> TrainState:
-    """Step 0, a pure function of the seed."""
-    weights = initialise(config, seed)
+    """Step 0, a pure function of the seed, on the devices of `placed` (None: the first), made there by each process."""
+    weights = initialise(config, seed, placed)
     learned = {key: value for key, value in weights.items() if key in trainable}
-    return TrainState(
-        weights=weights,
-        optimizer=jax.jit(transform.init)(learned),
-        rng=jax.random.key_data(jax.random.key(seed)),
-        step=jnp.zeros((), jnp.int32),
-    )
+
+    def beginning() -> tuple[jax.Array, jax.Array]:
+        return jax.random.key_data(jax.random.key(seed)), jnp.zeros((), jnp.int32)
+
+    rng, step = jax.jit(beginning, out_shardings=placed)()
+    return TrainState(weights, jax.jit(transform.init, out_shardings=placed)(learned), rng, step)
 
 
 def flatten_tree(tree: Tree) -> dict[str, jax.Array]:

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import optax
 
+from train_job.mesh import Layout
 from train_job.optimizer import optimizer
 from train_job.presets import Preset, Task
 from train_job.settings import Hyperparameters
@@ -25,29 +26,53 @@ type Scalars = dict[str, jax.Array]
 
 @dataclass(frozen=True)
 class Programs:
-    """step: (state, batch) -> (next state, loss), consuming the state. evaluate: (weights, batches) -> means."""
+    """step: (state, batch) -> (next state, loss), consuming the state. evaluate: (weights, batches) -> means.
 
-    step: Callable[[TrainState, Batch], tuple[TrainState, jax.Array]]
+    With peers the step takes their votes as well, int32 [devices], and gives (loss, sum of the votes) for the loss.
+    """
+
+    step: Callable[..., tuple[TrainState, Any]]
     evaluate: Callable[[Weights, Batch], Scalars]
 
 
-def initial_state(preset: Preset, hyper: Hyperparameters) -> TrainState:
+def initial_state(preset: Preset, hyper: Hyperparameters, layout: Layout) -> TrainState:
     """Step 0 of a run of `preset`."""
     trainable = skeleton(preset.model).trainable
-    return fresh_state(preset.model, trainable, optimizer(hyper), hyper.seed)
+    return fresh_state(preset.model, trainable, optimizer(hyper), hyper.seed, layout.copies)
 
 
 def compile_programs(
-    preset: Preset, hyper: Hyperparameters, state: TrainState, batch: Batch, evaluation: Batch
+    preset: Preset,
+    hyper: Hyperparameters,
+    layout: Layout,
+    state: TrainState,
+    batch: Batch,
+    evaluation: Batch,
 ) -> Programs:
     """Compiles both programs for the shapes of `state`, `batch` [rows, ...], `evaluation` [batches, rows, ...]."""
-    structure = skeleton(preset.model)
-    step = jax.jit(_train_step(preset.task, structure, optimizer(hyper)), donate_argnums=0)
-    evaluate = jax.jit(_evaluation(preset.task, structure))
+    evaluate = jax.jit(_evaluation(preset.task, skeleton(preset.model)), out_shardings=layout.copies)
+    ballots = () if layout.processes.alone else (layout.vote(False),)
     return Programs(
-        step=step.lower(state, batch).compile(),
+        step=jit_step(preset, hyper, layout).lower(state, batch, *ballots).compile(),
         evaluate=evaluate.lower(state.weights, evaluation).compile(),
     )
+
+
+def jit_step(preset: Preset, hyper: Hyperparameters, layout: Layout) -> Any:
+    """The training step under jit, sharded as `layout` says."""
+    step = _train_step(preset.task, skeleton(preset.model), optimizer(hyper))
+    given = (layout.copies, layout.rows)
+    if not layout.processes.alone:
+        step, given = _with_votes(step), (*given, layout.rows)
+    return jax.jit(step, donate_argnums=0, in_shardings=given, out_shardings=layout.copies)
+
+
+def _with_votes(step: Callable[..., tuple[TrainState, jax.Array]]) -> Callable[..., tuple[TrainState, Any]]:
+    def counted(state: TrainState, batch: Batch, votes: jax.Array) -> tuple[TrainState, Any]:
+        state, loss = step(state, batch)
+        return state, (loss, votes.sum())
+
+    return counted
 
 
 def _train_step(

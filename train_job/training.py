@@ -6,6 +6,7 @@ import dataclasses
 import os
 import platform
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import chain, count
@@ -19,11 +20,12 @@ from train_job.checkpoints import Checkpoints
 from train_job.errors import EnvironmentUnfit, StorageFailed
 from train_job.fingerprint import fingerprint, require_same
 from train_job.loop import Loop
+from train_job.mesh import Layout, joined, lay_out, peers
 from train_job.metrics import MetricsLog, read_metrics
 from train_job.plot import draw_plot
 from train_job.preemption import EXIT_PREEMPTED, Preemption
 from train_job.presets import Dataset
-from train_job.progress import reporter
+from train_job.progress import Quiet, reporter
 from train_job.runs import RECORD, RunRecord, read_run, sync_directory, write_run, writing
 from train_job.settings import TrainSettings
 from train_job.state import TrainState
@@ -36,47 +38,66 @@ EXIT_DONE = 0
 def train_run(settings: TrainSettings, preemption: Preemption) -> int:
     """What `train_job.job.train` documents, under the signal handling of `preemption`."""
     with preemption.nothing_to_save():
-        _require_device()
         data = settings.preset.task.load(settings.data)
         wanted = fingerprint(settings.preset, data.info, settings.hyper)
+    # Before the peers are waited for: a process that is started again after the others have ended has none.
     if settings.resume and _is_finished(settings, wanted, data):
         print(f"{settings.run_dir}: finished, {settings.hyper.steps} of {settings.hyper.steps} steps")
         return EXIT_DONE
-    if not settings.resume:
-        _move_aside(settings.run_dir)
-    with writing(settings.run_dir):
-        return _train_alone(settings, data, wanted, preemption)
+    with ExitStack() as stack:
+        with preemption.nothing_to_save():
+            stack.enter_context(joined(settings.processes))
+            _require_device()
+            layout = lay_out(settings.mesh, settings.hyper.batch_size, settings.processes)
+        if settings.processes.first:
+            if not settings.resume:
+                _move_aside(settings.run_dir)
+            stack.enter_context(writing(settings.run_dir))
+        return _train_under_lock(settings, data, wanted, layout, preemption)
 
 
-def _train_alone(
-    settings: TrainSettings, data: Dataset, wanted: Mapping[str, Any], preemption: Preemption
+def _train_under_lock(
+    settings: TrainSettings,
+    data: Dataset,
+    wanted: Mapping[str, Any],
+    layout: Layout,
+    preemption: Preemption,
 ) -> int:
-    """The part that only the holder of the run's lock may do."""
+    """The part that needs the run's lock, which process 0 holds for all."""
     with preemption.nothing_to_save():
-        record = _begin(settings, data, wanted)
-    with Checkpoints(settings.run_dir, settings.upkeep) as checkpoints:
-        done = _train_to_the_end(settings, data, checkpoints, preemption)
+        record = _begin(settings, data, wanted) if settings.processes.first else None
+        layout.require_equal(wanted)
+    with Checkpoints(settings.run_dir, settings.upkeep, settings.processes) as checkpoints, peers():
+        done = _train_to_the_end(settings, data, layout, checkpoints, preemption)
     if done < settings.hyper.steps:
         print(f"preempted: saved step {done} of {settings.hyper.steps}; start again to go on")
         return EXIT_PREEMPTED
-    _finish(settings, data, record)
+    if record is not None:
+        _finish(settings, data, record)
+    layout.said_by_first(done)  # who ends with 0 is not started again: not before the run is marked finished
     return EXIT_DONE
 
 
 def _train_to_the_end(
-    settings: TrainSettings, data: Dataset, checkpoints: Checkpoints, preemption: Preemption
+    settings: TrainSettings,
+    data: Dataset,
+    layout: Layout,
+    checkpoints: Checkpoints,
+    preemption: Preemption,
 ) -> int:
-    hyper = settings.hyper
+    hyper, first = settings.hyper, settings.processes.first
     with preemption.nothing_to_save():
-        state, start = _starting_state(settings, checkpoints)
-        print(banner(settings, data, skeleton(settings.preset.model).abstract, start), flush=True)
+        state, start = _starting_state(settings, layout, checkpoints)
+        if first:
+            abstract = skeleton(settings.preset.model).abstract
+            print(banner(settings, data, layout, abstract, start), flush=True)
         if start >= hyper.steps:
             return start
-        evaluation = jax.device_put({part: data.evaluation(name) for part, name in _PARTS.items()})
-        batch = data.batch(hyper.seed, start, hyper.batch_size)
-        programs = compile_programs(settings.preset, hyper, state, batch, evaluation["val"])
-    with MetricsLog(settings.run_dir, start) as log, reporter(start, hyper.steps) as shown:
-        loop = Loop(settings, data, evaluation, programs, checkpoints, log, shown, preemption)
+        evaluation = {part: layout.evaluation(data.evaluation(name)) for part, name in _PARTS.items()}
+        batch = layout.batch(data, hyper.seed, start)
+        programs = compile_programs(settings.preset, hyper, layout, state, batch, evaluation["val"])
+    with _records(settings, start) as log, reporter(start, hyper.steps) if first else Quiet() as shown:
+        loop = Loop(settings, data, layout, evaluation, programs, checkpoints, log, shown, preemption)
         _, done = loop.run(state, start)
     return done
 
@@ -84,13 +105,25 @@ def _train_to_the_end(
 _PARTS = {"train": "train", "val": "validation"}
 
 
-def _starting_state(settings: TrainSettings, checkpoints: Checkpoints) -> tuple[TrainState, int]:
+def _records(settings: TrainSettings, start: int) -> AbstractContextManager[MetricsLog | None]:
+    return MetricsLog(settings.run_dir, start) if settings.processes.first else nullcontext()
+
+
+def _starting_state(
+    settings: TrainSettings, layout: Layout, checkpoints: Checkpoints
+) -> tuple[TrainState, int]:
     """The last checkpoint's state, or a fresh one."""
-    fresh = initial_state(settings.preset, settings.hyper)
-    latest = checkpoints.latest
-    if latest is None:
+    fresh = initial_state(settings.preset, settings.hyper, layout)
+    latest = layout.said_by_first(checkpoints.latest or 0)  # a volume may show the others an older folder
+    if not latest:
         return fresh, 0
-    abstract = jax.eval_shape(fresh.as_items)
+    abstract = {
+        item: {
+            key: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+            for key, leaf in part.items()
+        }
+        for item, part in fresh.as_items().items()
+    }
     return TrainState.from_items(checkpoints.restore(latest, abstract), like=fresh), latest
 
 

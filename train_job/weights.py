@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 from flax import nnx
+from jax.sharding import NamedSharding
 
 from train_job.errors import UsageError
 from train_job.presets import ModelConfig
@@ -63,13 +64,15 @@ def skeleton(config: ModelConfig) -> Skeleton:
     return Skeleton(graph, slots)
 
 
-def initialise(config: ModelConfig, seed: int) -> Weights:
-    """Fresh weights, a pure function of the seed."""
+def initialise(config: ModelConfig, seed: int, placed: NamedSharding | None = None) -> Weights:
+    """Fresh weights, a pure function of the seed, on the devices of `placed` (default: the first)."""
 
     def build() -> Weights:
         return flatten(config.build(nnx.Rngs(seed)))
 
-    return jax.jit(build)()  # one compiled program: eager initialisers cost a compile each
+    return jax.jit(
+        build, out_shardings=placed
+    )()  # one compiled program: eager initialisers cost a compile each
 
 
 def flatten(module: Any) -> Weights:

@@ -1,15 +1,13 @@
 """jaxport train --preset nano [--steps N] [--set key=value ...]"""
 
 import argparse
+import os
 
-from train_job.flags import add_flags, settings_from
+from train_job.flags import add_flags
+from train_job.job import train_as
 
 __all__ = ["add_flags", "run"]
 
 
 def run(options: argparse.Namespace) -> int:
-    settings = settings_from(options)
-    # After the flags are checked: JAX and flax take seconds to import.
-    from train_job.job import train
-
-    return train(settings)
+    return train_as(options, os.environ)

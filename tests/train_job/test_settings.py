@@ -42,7 +42,13 @@ def test_tiny_starts_from_the_settings_of_the_course() -> None:
             {"preset": "nano", "data": ""},
             r"--data: found '', needs a path, a glob, tinyshakespeare or stdlib",
         ),
-        ({"preset": "nano", "mesh": "data=2"}, r"--mesh: found 'data=2'; one device is supported now"),
+        ({"preset": "nano", "mesh": "data"}, r"--mesh: found 'data', needs data=N with N devices"),
+        ({"preset": "nano", "mesh": "data=0"}, r"--mesh: found 'data=0', needs data=N"),
+        ({"preset": "nano", "mesh": "data=2,data=2"}, r"--mesh: found 'data=2,data=2', needs data=N"),
+        (
+            {"preset": "nano", "mesh": "fsdp=2"},
+            r"--mesh: found 'fsdp=2'; only the axis data is there for now",
+        ),
         ({"preset": "nano", "steps": "0"}, r"--steps: found '0', needs a whole number of at least 1"),
         ({"preset": "nano", "steps": "many"}, r"--steps: found 'many', needs a whole number"),
         (
@@ -73,8 +79,8 @@ def test_an_unknown_setting_is_answered_with_all_there_are() -> None:
     assert all(key in str(caught.value) for key in accepted_keys())
 
 
-def test_one_device_may_be_named_as_a_mesh() -> None:
-    assert TrainSettings.from_flags(preset="digits", mesh="data=1").run == "digits"
+def test_a_mesh_is_devices_per_axis() -> None:
+    assert TrainSettings.from_flags(preset="digits", mesh="data=2, fsdp=1").mesh == {"data": 2, "fsdp": 1}
 
 
 def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:

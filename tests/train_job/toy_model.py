@@ -1,7 +1,7 @@
 """Presets small enough to train in a second, reached by `--model toy_model:NAME` as a user's would be.
 
 STOP_AT in the environment makes the data send this process SIGTERM when that step's batch is asked for: a
-preemption at a known moment.
+preemption at a known moment. KILL_AT sends SIGKILL.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from train_job.data.draws import EVERY
 from train_job.data.text import TextData
 from train_job.models.mlp import MlpConfig
 from train_job.models.transformer import TransformerConfig
@@ -30,10 +31,11 @@ STEPS = 12
 class StoppingText(TextData):
     """Text whose batch at step STOP_AT comes with a SIGTERM."""
 
-    def batch(self, seed: int, step: int, rows: int) -> dict[str, np.ndarray]:
-        if os.environ.get("STOP_AT") == str(step):
-            os.kill(os.getpid(), signal.SIGTERM)
-        return super().batch(seed, step, rows)
+    def batch(self, seed: int, step: int, rows: int, own: slice = EVERY) -> dict[str, np.ndarray]:
+        for variable, number in (("STOP_AT", signal.SIGTERM), ("KILL_AT", signal.SIGKILL)):
+            if os.environ.get(variable) == str(step):
+                os.kill(os.getpid(), number)
+        return super().batch(seed, step, rows, own)
 
 
 class StoppingNextToken(NextToken):

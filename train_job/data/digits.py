@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
-from train_job.data.draws import draw, spread
+from train_job.data.draws import EVERY, draw, spread
 from train_job.presets import Baseline, DataInfo
 
 _VALIDATION_ROWS = 360  # the last fifth: other writers than the first
@@ -23,9 +23,9 @@ class DigitsData:
     train: dict[str, np.ndarray]
     validation: dict[str, np.ndarray]
 
-    def batch(self, seed: int, step: int, rows: int) -> dict[str, np.ndarray]:
+    def batch(self, seed: int, step: int, rows: int, own: slice = EVERY) -> dict[str, np.ndarray]:
         """`rows` images drawn with replacement."""
-        chosen = draw(seed, step, rows, below=len(self.train["label"]))
+        chosen = draw(seed, step, rows, below=len(self.train["label"]))[own]
         return {name: values[chosen] for name, values in self.train.items()}
 
     def evaluation(self, part: str) -> dict[str, np.ndarray]:

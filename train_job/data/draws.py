@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+EVERY = slice(None)
+
 
 def draw(seed: int, step: int, count: int, below: int) -> np.ndarray:
     """`count` int64 numbers in [0, below), the same for the same seed and step on every machine.

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from train_job.data.draws import draw, spread
+from train_job.data.draws import EVERY, draw, spread
 from train_job.data.sources import Corpus
 from train_job.errors import UsageError
 from train_job.presets import Baseline, DataInfo
@@ -27,9 +27,9 @@ class TextData:
     validation: np.ndarray
     context: int
 
-    def batch(self, seed: int, step: int, rows: int) -> dict[str, np.ndarray]:
+    def batch(self, seed: int, step: int, rows: int, own: slice = EVERY) -> dict[str, np.ndarray]:
         """uint8 "tokens" [rows, context + 1]: inputs and, one to the right, targets."""
-        starts = draw(seed, step, rows, below=len(self.train) - self.context)
+        starts = draw(seed, step, rows, below=len(self.train) - self.context)[own]
         return {"tokens": _windows(self.train, starts, self.context)}
 
     def evaluation(self, part: str) -> dict[str, np.ndarray]:

@@ -1,0 +1,64 @@
+"""Two processes that train the toy together on this machine's CPU, each with its own device."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ALIVE_S = 120
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one process ended: its exit code and all it wrote."""
+
+    code: int
+    said: str
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def start(
+    index: int, port: int, root: Path, flags: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """Process `index` of two on the toy, whose batch of 4 gives each 2 rows."""
+    command = [sys.executable, "-m", "train_job", "--model", "toy_model:toy", "--root", str(root), *flags]
+    place = {
+        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+        "JAX_NUM_PROCESSES": "2",
+        "JAX_PROCESS_ID": str(index),
+    }
+    return subprocess.Popen(
+        command,
+        cwd=HERE,
+        env={**os.environ, **place, **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def end(process: subprocess.Popen[str]) -> Ended:
+    try:
+        said, _ = process.communicate(timeout=ALIVE_S)
+    finally:
+        process.kill()  # nothing, where it has ended
+    return Ended(process.returncode, said)
+
+
+def run_pair(
+    root: Path, *flags: str, first: Mapping[str, str] | None = None, second: Mapping[str, str] | None = None
+) -> tuple[Ended, Ended]:
+    """Both from start to end; `first` and `second` are further variables of each."""
+    port = free_port()
+    pair = [start(index, port, root, flags, own) for index, own in enumerate((first, second))]
+    return end(pair[0]), end(pair[1])

@@ -1,0 +1,239 @@
+"""One run by several processes: who each is, which rows it makes, and that they end up where one process would."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.errors import JaxRuntimeError
+from jax.sharding import AbstractMesh, AxisType
+
+from tests.once import OncePerRun
+from tests.train_job import pairs
+from train_job.checkpoints import list_steps, load_params
+from train_job.data.digits import read_digits
+from train_job.errors import EnvironmentUnfit, StorageFailed, UsageError
+from train_job.job import train
+from train_job.mesh import Layout, joined, lay_out, of_a_peer
+from train_job.metrics import read_metrics
+from train_job.optimizer import optimizer
+from train_job.presets import get_preset
+from train_job.processes import ALONE, Processes
+from train_job.settings import TrainSettings
+from train_job.state import fresh_state
+from train_job.steps import jit_step
+from train_job.weights import skeleton
+
+STEPS = 12  # of the toy preset
+PLACE = {
+    "JAX_COORDINATOR_ADDRESS": "train-0.train:8476",
+    "JAX_NUM_PROCESSES": "2",
+    "JAX_PROCESS_ID": "1",
+}
+
+type Settings = Callable[..., TrainSettings]
+
+
+def weights(run_dir: Path) -> dict[str, bytes]:
+    return {key: np.asarray(value).tobytes() for key, value in load_params(run_dir, STEPS).items()}
+
+
+def test_without_a_count_of_processes_there_is_one() -> None:
+    assert Processes.from_environment({}) == ALONE
+    assert Processes.from_environment({"JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"}) == ALONE
+    assert ALONE.alone
+    assert ALONE.first
+
+
+def test_a_process_learns_its_place_from_the_environment() -> None:
+    place = Processes.from_environment(PLACE, wait_s="30", silence_s="20")
+    assert place == Processes(2, 1, "train-0.train:8476", 30, 20)
+    assert not place.first
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"JAX_NUM_PROCESSES": "two"}, r"JAX_NUM_PROCESSES: found 'two', needs a whole number from 1"),
+        ({"JAX_NUM_PROCESSES": ""}, r"JAX_NUM_PROCESSES: found '', needs"),
+        ({"JAX_NUM_PROCESSES": "0"}, r"JAX_NUM_PROCESSES: found '0', needs"),
+        ({"JAX_PROCESS_ID": "2"}, r"JAX_PROCESS_ID: found '2', needs .* 0 to 1 \(JAX_NUM_PROCESSES is 2\)"),
+        ({"JAX_PROCESS_ID": None}, r"JAX_PROCESS_ID: not set, but JAX_NUM_PROCESSES is 2"),
+        ({"JAX_COORDINATOR_ADDRESS": None}, r"JAX_COORDINATOR_ADDRESS: not set, but JAX_NUM_PROCESSES is 2"),
+        ({"JAX_COORDINATOR_ADDRESS": "train-0"}, r"found 'train-0', needs host:port of process 0"),
+        ({"JAX_COORDINATOR_ADDRESS": ":8476"}, r"found ':8476', needs host:port"),
+        ({"JAX_COORDINATOR_ADDRESS": "train-0:0"}, r"found 'train-0:0', needs host:port"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused(change: Mapping[str, str | None], message: str) -> None:
+    place = {name: text for name, text in {**PLACE, **change}.items() if text is not None}
+    with pytest.raises(UsageError, match=message) as caught:
+        Processes.from_environment(place)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("flag", ["--wait-for-peers", "--peer-timeout"])
+def test_the_command_refuses_before_it_imports_jax(flag: str) -> None:
+    program = (
+        "import sys; from train_job.__main__ import main; "
+        f"code = main(['--preset', 'nano', '{flag}', 'long']); print(code, 'jax' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["2", "False"]
+    assert f"error: {flag}: found 'long', needs a whole number from 1" in done.stderr
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = Processes(2, 0, f"127.0.0.1:{server.getsockname()[1]}")
+        with (
+            pytest.raises(EnvironmentUnfit, match=r"process 0 cannot listen on .*Address already in use"),
+            joined(place),
+        ):
+            pass
+
+
+def test_a_mesh_that_is_not_of_the_devices_is_refused_with_both_numbers() -> None:
+    with pytest.raises(UsageError, match=r"--mesh: found data=3, needs data=1"):
+        lay_out({"data": 3}, 32, ALONE)
+
+
+@pytest.mark.parametrize("own", [slice(0, 4), slice(4, 8), slice(2, 3)])
+def test_a_part_of_a_batch_is_those_rows_of_the_whole(
+    own: slice, toy_settings: Settings, tmp_path: Path
+) -> None:
+    text = toy_settings(tmp_path).preset.task.load(__file__)
+    for data in (text, read_digits()):
+        whole, part = data.batch(3, 5, 8), data.batch(3, 5, 8, own)
+        assert whole.keys() == part.keys()
+        for name in whole:
+            np.testing.assert_array_equal(whole[name][own], part[name])
+
+
+def test_only_errors_of_peers_are_taken_for_a_lost_one(tmp_path: Path) -> None:
+    gone = JaxRuntimeError("UNKNOWN: Gloo all-reduce failed: Connection reset by peer")
+    saving = StorageFailed("cannot write")
+    saving.__cause__ = gone
+    assert of_a_peer(gone)
+    assert of_a_peer(saving)
+    assert not of_a_peer(JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8589934592 bytes."))
+    assert not of_a_peer(StorageFailed.at(tmp_path, OSError("gloo")))
+
+
+def test_the_step_of_several_devices_lowers_for_cuda() -> None:
+    preset = get_preset("nano")
+    mesh: Any = AbstractMesh((4,), ("data",), axis_types=(AxisType.Auto,))
+    layout = Layout(mesh, Processes(2, 0, "train-0.train:8476"), 32)
+    trainable = skeleton(preset.model).trainable
+    state = jax.eval_shape(
+        lambda: fresh_state(preset.model, trainable, optimizer(preset.hyper), 0, placed=None)
+    )
+    batch = preset.task.load(None).batch(0, 0, 32)
+    ballots = jax.ShapeDtypeStruct((4,), np.int32)
+    step = jit_step(preset, preset.hyper, layout).trace(state, batch, ballots)
+    program = step.lower(lowering_platforms=("cuda",)).as_text()
+    assert "mhlo.num_partitions = 4" in program
+    assert '#sdy.sharding<@mesh, [{"data"}, {}]>' in program  # the batch
+    assert '#sdy.sharding<@mesh, [{"data"}]>' in program  # the ballots
+
+
+@pytest.fixture(scope="module")
+def pair(once: OncePerRun, text: Path) -> Path:
+    """The root of a toy run that two processes trained to its end; what they said lies beside it."""
+
+    def make(root: Path) -> None:
+        first, second = pairs.run_pair(root, "--data", str(text))
+        assert (first.code, second.code) == (0, 0), first.said + second.said
+        (root / "said.json").write_text(json.dumps([first.said, second.said]))
+
+    return once.folder("pair", make)
+
+
+def test_process_0_speaks_and_records_for_both(pair: Path) -> None:
+    first, second = json.loads((pair / "said.json").read_text())
+    assert "data=2: all of 2 processes, 2 rows of a step on each" in first
+    assert first.count("\nstep ") == 3
+    assert "done: val_bits_per_byte" in first
+    assert not [line for line in second.splitlines() if "Gloo" not in line]  # its collectives say hello
+    run_dir = pair / "runs" / "toy"
+    assert [row["step"] for row in read_metrics(run_dir)] == [4, 8, 12]
+    assert len(list((run_dir / "tensorboard").iterdir())) == 1
+    assert json.loads((run_dir / "run.json").read_text())["finished"]
+
+
+def test_two_processes_come_near_one(pair: Path, finished: Path) -> None:
+    """The order of additions differs, and Adam's first steps magnify it; the same rows give the same curve."""
+    together, alone = read_metrics(pair / "runs" / "toy"), read_metrics(finished)
+    for name in ("train_loss", "val_loss"):
+        np.testing.assert_allclose(
+            [row[name] for row in together], [row[name] for row in alone], rtol=1e-3, err_msg=name
+        )
+
+
+def test_two_devices_of_one_process_are_two_processes_bit_for_bit(
+    pair: Path, text: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "train_job", "--model", "toy_model:toy", "--root", str(tmp_path)]
+    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = subprocess.run(
+        [*command, "--data", str(text), "--mesh", "data=2"],
+        cwd=pairs.HERE, env={**os.environ, **devices}, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert weights(tmp_path / "runs" / "toy") == weights(pair / "runs" / "toy")
+
+
+def test_a_finished_run_ends_at_once_without_its_peers(pair: Path, text: Path, tmp_path: Path) -> None:
+    """As a pod does that was lost after the last save, when the others are done and gone."""
+    root = shutil.copytree(pair, tmp_path / "root")
+    ended = pairs.end(pairs.start(1, pairs.free_port(), root, ["--data", str(text)]))
+    assert ended.code == 0
+    assert "finished, 12 of 12 steps" in ended.said
+
+
+def test_what_one_process_saved_two_go_on_from(
+    text: Path, tmp_path: Path, toy_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("STOP_AT", "5")
+        assert train(toy_settings(tmp_path)) == 75
+    first, second = pairs.run_pair(tmp_path, "--data", str(text))
+    assert (first.code, second.code) == (0, 0), first.said + second.said
+    assert "resumes at step 6 of 12" in first.said
+    assert list_steps(tmp_path / "runs" / "toy")[-1].step == STEPS
+
+
+def test_processes_of_other_settings_do_not_train_together(text: Path, tmp_path: Path) -> None:
+    port = pairs.free_port()
+    flags = ["--data", str(text)]
+    began = [
+        pairs.start(0, port, tmp_path, flags),
+        pairs.start(1, port, tmp_path, [*flags, "--set", "seed=1"]),
+    ]
+    first, second = map(pairs.end, began)
+    assert second.code == 2
+    assert "process 1 was started with another model, data or settings than process 0" in second.said
+    assert first.code == 75
+    assert "error: a peer process was lost" in first.said
+
+
+def test_a_peer_that_does_not_come_is_not_waited_for_forever(text: Path, tmp_path: Path) -> None:
+    began = time.monotonic()
+    flags = ["--data", str(text), "--wait-for-peers", "1"]
+    ended = pairs.end(pairs.start(1, pairs.free_port(), tmp_path, flags))
+    assert ended.code == 75
+    assert "not all of 2 processes were at 127.0.0.1:" in ended.said
+    assert time.monotonic() - began < 60

@@ -1,0 +1,248 @@
+"""The devices of a run as one mesh, and what its processes say to each other: all that knows of distribution.
+
+The rows of a batch are spread over the axis `data`, everything else is a copy on every device. One device in one
+process is the mesh of size 1.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import re
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from train_job.errors import EnvironmentUnfit, PeerLost, UsageError, chain
+from train_job.preemption import EXIT_PREEMPTED, Preemption
+from train_job.presets import Dataset
+from train_job.processes import Processes
+
+_LOOPBACK = re.compile(r"(localhost|127\.[\d.]+|\[::1\]):")
+# What the collectives of CPUs and GPUs, and JAX's coordination service, say of a peer that does not answer. Not
+# every error of the runtime: memory that is full is full the next time too.
+_OF_PEERS = re.compile(
+    r"gloo|nccl|coordination|barrier|heartbeat|UNAVAILABLE|DEADLINE_EXCEEDED", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the arrays of a run lie. `batch_rows` are those of a step, over all devices of all processes."""
+
+    mesh: Mesh
+    processes: Processes
+    batch_rows: int
+
+    @property
+    def copies(self) -> NamedSharding:
+        """The same on every device: the state, and every measured mean."""
+        return NamedSharding(self.mesh, P())
+
+    @property
+    def rows(self) -> NamedSharding:
+        """The first dimension spread over the devices: a batch, in the order of the devices."""
+        return NamedSharding(self.mesh, P("data"))
+
+    @property
+    def own_rows(self) -> slice:
+        """The rows of the global batch that the devices of this process hold: one piece of it."""
+        pieces = self.rows.addressable_devices_indices_map((self.batch_rows,)).values()
+        bounds = [piece[0].indices(self.batch_rows) for piece in pieces if piece is not None]
+        return slice(min(first for first, _, _ in bounds), max(last for _, last, _ in bounds))
+
+    def batch(self, data: Dataset, seed: int, step: int) -> Mapping[str, Any]:
+        """The batch of a step, of which a process with peers makes its own rows alone."""
+        if self.processes.alone:
+            return data.batch(seed, step, self.batch_rows)
+        own = data.batch(seed, step, self.batch_rows, self.own_rows)
+        return {name: self._of_own_rows(values) for name, values in own.items()}
+
+    def evaluation(self, batches: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+        """Fixed batches [batches, rows, ...] on the devices: spread where the rows can be, else a copy on each."""
+        return {name: self._placed(values) for name, values in batches.items()}
+
+    def votes(self, preemption: Preemption) -> Votes:
+        """The vote of this process in each step."""
+        return Votes(preemption) if self.processes.alone else PeerVotes(preemption, self)
+
+    def said_by_first(self, number: int) -> int:
+        """Process 0's `number`, for all. Returns when all have asked."""
+        if self.processes.alone:
+            return number
+        return int(multihost_utils.broadcast_one_to_all(np.asarray(number, np.int32)))
+
+    def require_equal(self, settings: Mapping[str, Any]) -> None:
+        """Returns when all have asked. Raises UsageError where process 0 was started with other settings."""
+        if self.processes.alone:
+            return
+        digest = np.frombuffer(
+            hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).digest(), np.uint8
+        )
+        if (multihost_utils.broadcast_one_to_all(digest) != digest).any():
+            raise UsageError(
+                f"process {self.processes.index} was started with another model, data or settings than process 0; "
+                "start all processes with the same flags"
+            )
+
+    def vote(self, stop: bool) -> jax.Array:
+        """int32, one element for each device: what this process says goes on its own devices."""
+        size = self.mesh.size
+        own = np.full(len(self.mesh.local_devices), stop, np.int32)
+        return jax.make_array_from_process_local_data(self.rows, own, (size,))
+
+    def _of_own_rows(self, values: np.ndarray) -> jax.Array:
+        return jax.make_array_from_process_local_data(self.rows, values, (self.batch_rows, *values.shape[1:]))
+
+    def _placed(self, values: np.ndarray) -> jax.Array:
+        spread = values.shape[1] % self.mesh.size == 0
+        sharding = NamedSharding(self.mesh, P(None, "data")) if spread else self.copies
+        return jax.make_array_from_callback(values.shape, sharding, values.__getitem__)
+
+
+def lay_out(axes: Mapping[str, int], batch_rows: int, processes: Processes) -> Layout:
+    """All devices of all processes. `axes` are those of `--mesh`, empty where there was none.
+
+    Raises:
+        UsageError: the mesh is not that of the devices there are, or the rows cannot be spread evenly.
+    """
+    devices = jax.devices()
+    where = f" in {processes.count} processes" if not processes.alone else ""
+    asked = axes.get("data", len(devices))
+    if asked != len(devices):
+        raise UsageError(
+            f"--mesh: found data={asked}, needs data={len(devices)}, the devices that JAX finds{where}; "
+            f"pass --mesh data={len(devices)}, leave it out, or change how many devices are visible"
+        )
+    if batch_rows % len(devices):
+        raise UsageError(
+            f"--set batch_size: found {batch_rows}, needs a multiple of the {len(devices)} devices{where} "
+            "(--mesh data)"
+        )
+    mesh = Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,))
+    return Layout(mesh, processes, batch_rows)
+
+
+class Votes:
+    """Whether to stop before the next step. A process alone decides for itself, and at once."""
+
+    def __init__(self, preemption: Preemption) -> None:
+        self._preemption = preemption
+
+    @property
+    def stop(self) -> bool:
+        """Whether to end here: at the same step in all processes."""
+        return self._preemption.requested
+
+    def cast(self) -> tuple[jax.Array, ...]:
+        """What the step takes besides state and batch."""
+        return ()
+
+    def settle(self, outcome: Any) -> None:
+        """Waits for a step that was started a while ago: for what it returned besides the state."""
+        jax.block_until_ready(outcome)
+
+
+class PeerVotes(Votes):
+    """Every step adds up what the processes say, in the all-reduce that it has anyway. All read the same sum of the
+    same step, and so stop at the same one, whichever of them got the signal."""
+
+    def __init__(self, preemption: Preemption, layout: Layout) -> None:
+        super().__init__(preemption)
+        self._ballots = layout.vote(False), layout.vote(True)
+        self._decided = False
+
+    @property
+    def stop(self) -> bool:
+        return self._decided
+
+    def cast(self) -> tuple[jax.Array, ...]:
+        return (self._ballots[self._preemption.requested],)
+
+    def settle(self, outcome: tuple[jax.Array, jax.Array]) -> None:
+        _, votes = outcome
+        self._decided = self._decided or int(votes) > 0
+
+
+@contextmanager
+def joined(processes: Processes) -> Iterator[None]:
+    """Connects the processes; a process alone opens nothing. Without its peers it is aborted (see `supervisor`)."""
+    if processes.alone:
+        yield
+        return
+    # JAX's own would take SIGTERM away from `Preemption`.
+    jax.config.update("jax_enable_preemption_service", False)
+    own = processes.coordinator if _LOOPBACK.match(processes.coordinator) else None
+    if processes.first:
+        _require_port(processes.coordinator, everywhere=own is None)
+    jax.distributed.initialize(
+        processes.coordinator,
+        processes.count,
+        processes.index,
+        cluster_detection_method="deactivate",  # else it asks Kubernetes, with a token that the pod does not have
+        initialization_timeout=processes.wait_s,
+        heartbeat_timeout_seconds=processes.silence_s,
+        shutdown_timeout_seconds=processes.silence_s,
+        coordinator_bind_address=own,
+    )
+    try:
+        with peers():
+            yield
+            jax.distributed.shutdown()  # all together: who leaves without a word is lost to the others
+    except BaseException as error:
+        atexit.register(_leave_at_once, getattr(error, "exit_code", 1))
+        raise
+
+
+@contextmanager
+def peers() -> Iterator[None]:
+    """Within, a lost peer ends the process with a line and exit 75, before anything waits for what will not come."""
+    try:
+        yield
+    except Exception as error:  # each library wraps the runtime's error in one of its own
+        if not of_a_peer(error):
+            raise
+        with suppress(OSError):
+            lost = PeerLost("a peer process was lost; start again to go on from the last complete checkpoint")
+            print(f"error: {lost}", file=sys.stderr, flush=True)
+            sys.stdout.flush()
+        os._exit(EXIT_PREEMPTED)
+
+
+def of_a_peer(error: BaseException) -> bool:
+    """Whether a peer that is gone is what this error comes from."""
+    return any(
+        isinstance(link, jax.errors.JaxRuntimeError) and _OF_PEERS.search(str(link)) for link in chain(error)
+    )
+
+
+def _require_port(address: str, everywhere: bool) -> None:
+    """Where it cannot listen, JAX's coordinator ends the process by a segmentation fault."""
+    host, _, port = address.rpartition(":")
+    host = "" if everywhere else host.strip("[]")
+    both = everywhere and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, int(port)), family=family, dualstack_ipv6=both).close()
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"JAX_COORDINATOR_ADDRESS: process 0 cannot listen on {address}: {os.strerror(error.errno or 0)}; choose another port"
+        ) from error
+
+
+def _leave_at_once(code: int) -> None:
+    """Past the farewell that JAX holds at the exit, with peers that do not come to it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
