@@ -32,6 +32,7 @@ from train_job.weights import skeleton
 __all__ = ["Checkpoints", "RunRecord", "StepInfo", "choose_step", "list_steps", "load_params", "read_run"]
 
 _RANKED_BY = "val_loss"
+_SHARED_WRITE_BYTES = 1 << 20  # by each of the devices that hold the same array
 
 type Items = Mapping[str, Mapping[str, jax.Array]]
 type Abstract = Mapping[str, Mapping[str, jax.ShapeDtypeStruct]]
@@ -229,6 +230,8 @@ def _orbax_context() -> ocp.Context:
     # Made in the background, a directory that cannot be made (a read-only volume) leaves the writers of its
     # files waiting for it until a timeout of 20 minutes. Made at once, it raises at once.
     context.asynchronous.create_directories_asynchronously = False
+    # Copies share the writing of an array, each a slice of it: for a small one, cutting costs more than writing.
+    context.array.saving.min_slice_bytes_for_replica_parallel = _SHARED_WRITE_BYTES
     return context
 
 

@@ -77,7 +77,8 @@ def _exit_code(status: int, relay: _Relay, processes: Processes) -> int:
     if code == -signal.SIGABRT and relay.fatal:
         print(f"error: {_reason(relay.fatal, processes)}", file=sys.stderr, flush=True)
         return EXIT_PREEMPTED
-    relay.show_withheld()
+    if code != EXIT_PREEMPTED:  # else the child had found out by itself, and was about to end
+        relay.show_withheld()
     return code if code >= 0 else 128 - code
 
 

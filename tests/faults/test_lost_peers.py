@@ -1,53 +1,51 @@
-"""Two processes of a run, of which one is told to stop, and one and then the other killed."""
+"""Two processes of a run, of which one is told to stop, and then one and the other are killed."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from tests.once import OncePerRun
 from tests.train_job import pairs
-from train_job.checkpoints import list_steps, load_params
+from train_job.checkpoints import list_steps
+from train_job.job import train
+from train_job.settings import TrainSettings
 
-STEPS = 12
 LOST = "error: a peer process was lost"
 
 
-def weights(run_dir: Path) -> dict[str, bytes]:
-    return {key: np.asarray(value).tobytes() for key, value in load_params(run_dir, STEPS).items()}
-
-
-def saved(run_dir: Path) -> list[int]:
-    return [info.step for info in list_steps(run_dir)]
-
-
 def test_a_pair_that_loses_either_ends_with_the_weights_of_one_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    once: OncePerRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(pairs.HERE)
-    flags = ["--data", __file__, "--set", "checkpoint_every=2"]
-    undisturbed = pairs.run_pair(tmp_path / "undisturbed", *flags)
-    assert [ended.code for ended in undisturbed] == [0, 0]
-    root, run_dir = tmp_path / "root", tmp_path / "root" / "runs" / "toy"
+    root, upkeep = tmp_path / "root", ("--set", "checkpoint_every=3")
+
+    def saved() -> int:
+        return list_steps(root / "runs" / "toy")[-1].step
 
     # A signal to process 1 alone: both save the same step, a few after it.
-    first, second = pairs.run_pair(root, *flags, second={"STOP_AT": "2"})
+    first, second = pairs.run_pair(root, *upkeep, second={"STOP_AT": "2"})
     assert (first.code, second.code) == (75, 75)
-    (step,) = {line for line in (first.said + second.said).splitlines() if line.startswith("preempted: ")}
-    assert f"saved step {saved(run_dir)[-1]} of {STEPS}" in step
-    assert 3 <= saved(run_dir)[-1] <= 6
+    for ended in (first, second):
+        assert f"preempted: saved step {saved()} of {pairs.STEPS}" in ended.said
+    assert 3 <= saved() <= 6
     shutil.copytree(root, tmp_path / "copy")
 
-    first, second = pairs.run_pair(root, *flags, second={"KILL_AT": "8"})
+    first, second = pairs.run_pair(root, *upkeep, second={"KILL_AT": "8"})
     assert (first.code, second.code) == (75, 137)
     assert LOST in first.said
 
-    first, second = pairs.run_pair(root, *flags, first={"KILL_AT": "10"})  # the coordinator
+    first, second = pairs.run_pair(root, *upkeep, first={"KILL_AT": "10"})  # the coordinator
     assert (first.code, second.code) == (137, 75)
     assert LOST in second.said
 
-    first, second = pairs.run_pair(root, *flags)
+    first, second = pairs.run_pair(root, *upkeep)
     assert (first.code, second.code) == (0, 0)
-    assert weights(run_dir) == weights(tmp_path / "undisturbed" / "runs" / "toy")
+    assert pairs.weights(root) == pairs.weights(pairs.undisturbed(once))
+
+    # What two have saved, one goes on from.
+    assert (
+        train(TrainSettings.from_flags(model="toy_model:toy", root=tmp_path / "copy", data=pairs.DATA)) == 0
+    )

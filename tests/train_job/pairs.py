@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import socket
 import subprocess
@@ -10,7 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from tests.once import OncePerRun
+from train_job.checkpoints import load_params
+
 HERE = Path(__file__).parent
+DATA = argparse.__file__  # 100,000 bytes of real text
+STEPS = 12  # of the toy preset
 ALIVE_S = 120
 
 
@@ -31,14 +40,15 @@ def start(
     index: int, port: int, root: Path, flags: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
     """Process `index` of two on the toy, whose batch of 4 gives each 2 rows."""
-    command = [sys.executable, "-m", "train_job", "--model", "toy_model:toy", "--root", str(root), *flags]
+    command = [sys.executable, "-m", "train_job", "--model", "toy_model:toy", "--data", DATA]
     place = {
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # they train for milliseconds
         "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
         "JAX_NUM_PROCESSES": "2",
         "JAX_PROCESS_ID": str(index),
     }
     return subprocess.Popen(
-        command,
+        [*command, "--root", str(root), *flags],
         cwd=HERE,
         env={**os.environ, **place, **(environment or {})},
         stdout=subprocess.PIPE,
@@ -53,6 +63,24 @@ def end(process: subprocess.Popen[str]) -> Ended:
     finally:
         process.kill()  # nothing, where it has ended
     return Ended(process.returncode, said)
+
+
+def undisturbed(once: OncePerRun) -> Path:
+    """The root of a toy run that two processes trained to its end; what they said lies beside it. Read only."""
+
+    def make(root: Path) -> None:
+        first, second = run_pair(root)
+        assert (first.code, second.code) == (0, 0), first.said + second.said
+        (root / "said.json").write_text(json.dumps([first.said, second.said]))
+
+    return once.folder("pair", make)
+
+
+def weights(root: Path) -> dict[str, bytes]:
+    """Those of the last step, by key."""
+    return {
+        key: np.asarray(value).tobytes() for key, value in load_params(root / "runs" / "toy", STEPS).items()
+    }
 
 
 def run_pair(

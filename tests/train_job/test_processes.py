@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -21,7 +20,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 from tests.once import OncePerRun
 from tests.train_job import pairs
-from train_job.checkpoints import list_steps, load_params
+from train_job.checkpoints import list_steps
 from train_job.data.digits import read_digits
 from train_job.errors import EnvironmentUnfit, StorageFailed, UsageError
 from train_job.job import train
@@ -43,10 +42,6 @@ PLACE = {
 }
 
 type Settings = Callable[..., TrainSettings]
-
-
-def weights(run_dir: Path) -> dict[str, bytes]:
-    return {key: np.asarray(value).tobytes() for key, value in load_params(run_dir, STEPS).items()}
 
 
 def test_without_a_count_of_processes_there_is_one() -> None:
@@ -151,15 +146,8 @@ def test_the_step_of_several_devices_lowers_for_cuda() -> None:
 
 
 @pytest.fixture(scope="module")
-def pair(once: OncePerRun, text: Path) -> Path:
-    """The root of a toy run that two processes trained to its end; what they said lies beside it."""
-
-    def make(root: Path) -> None:
-        first, second = pairs.run_pair(root, "--data", str(text))
-        assert (first.code, second.code) == (0, 0), first.said + second.said
-        (root / "said.json").write_text(json.dumps([first.said, second.said]))
-
-    return once.folder("pair", make)
+def pair(once: OncePerRun) -> Path:
+    return pairs.undisturbed(once)
 
 
 def test_process_0_speaks_and_records_for_both(pair: Path) -> None:
@@ -174,55 +162,55 @@ def test_process_0_speaks_and_records_for_both(pair: Path) -> None:
     assert json.loads((run_dir / "run.json").read_text())["finished"]
 
 
-def test_two_processes_come_near_one(pair: Path, finished: Path) -> None:
+def test_two_processes_come_near_one(pair: Path, tmp_path: Path, toy_settings: Settings) -> None:
     """The order of additions differs, and Adam's first steps magnify it; the same rows give the same curve."""
-    together, alone = read_metrics(pair / "runs" / "toy"), read_metrics(finished)
+    settings = toy_settings(tmp_path, data=pairs.DATA)
+    assert train(settings) == 0
+    together, alone = read_metrics(pair / "runs" / "toy"), read_metrics(settings.run_dir)
     for name in ("train_loss", "val_loss"):
         np.testing.assert_allclose(
             [row[name] for row in together], [row[name] for row in alone], rtol=1e-3, err_msg=name
         )
 
 
-def test_two_devices_of_one_process_are_two_processes_bit_for_bit(
-    pair: Path, text: Path, tmp_path: Path
-) -> None:
-    command = [sys.executable, "-m", "train_job", "--model", "toy_model:toy", "--root", str(tmp_path)]
-    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    done = subprocess.run(
-        [*command, "--data", str(text), "--mesh", "data=2"],
-        cwd=pairs.HERE, env={**os.environ, **devices}, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert weights(tmp_path / "runs" / "toy") == weights(pair / "runs" / "toy")
+def test_two_devices_of_one_process_are_two_processes_bit_for_bit(pair: Path, tmp_path: Path) -> None:
+    place = {"JAX_NUM_PROCESSES": "1", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    ended = pairs.end(pairs.start(0, pairs.free_port(), tmp_path, ["--mesh", "data=2"], place))
+    assert ended.code == 0, ended.said
+    assert "data=2: all of this process, 2 rows of a step on each" in ended.said
+    assert pairs.weights(tmp_path) == pairs.weights(pair)
 
 
-def test_a_finished_run_ends_at_once_without_its_peers(pair: Path, text: Path, tmp_path: Path) -> None:
+def test_rows_that_the_devices_cannot_share_evenly_are_refused_with_both_numbers(tmp_path: Path) -> None:
+    place = {"JAX_NUM_PROCESSES": "1", "XLA_FLAGS": "--xla_force_host_platform_device_count=3"}
+    ended = pairs.end(pairs.start(0, pairs.free_port(), tmp_path, environment=place))
+    assert ended.code == 2
+    assert "--set batch_size: found 4, needs a multiple of the 3 devices (--mesh data)" in ended.said
+
+
+def test_a_finished_run_ends_at_once_without_its_peers(pair: Path, tmp_path: Path) -> None:
     """As a pod does that was lost after the last save, when the others are done and gone."""
     root = shutil.copytree(pair, tmp_path / "root")
-    ended = pairs.end(pairs.start(1, pairs.free_port(), root, ["--data", str(text)]))
+    ended = pairs.end(pairs.start(1, pairs.free_port(), root))
     assert ended.code == 0
     assert "finished, 12 of 12 steps" in ended.said
 
 
 def test_what_one_process_saved_two_go_on_from(
-    text: Path, tmp_path: Path, toy_settings: Settings, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, toy_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setenv("STOP_AT", "5")
-        assert train(toy_settings(tmp_path)) == 75
-    first, second = pairs.run_pair(tmp_path, "--data", str(text))
+        assert train(toy_settings(tmp_path, data=pairs.DATA)) == 75
+    first, second = pairs.run_pair(tmp_path)
     assert (first.code, second.code) == (0, 0), first.said + second.said
     assert "resumes at step 6 of 12" in first.said
     assert list_steps(tmp_path / "runs" / "toy")[-1].step == STEPS
 
 
-def test_processes_of_other_settings_do_not_train_together(text: Path, tmp_path: Path) -> None:
+def test_processes_of_other_settings_do_not_train_together(tmp_path: Path) -> None:
     port = pairs.free_port()
-    flags = ["--data", str(text)]
-    began = [
-        pairs.start(0, port, tmp_path, flags),
-        pairs.start(1, port, tmp_path, [*flags, "--set", "seed=1"]),
-    ]
+    began = [pairs.start(0, port, tmp_path), pairs.start(1, port, tmp_path, ["--set", "seed=1"])]
     first, second = map(pairs.end, began)
     assert second.code == 2
     assert "process 1 was started with another model, data or settings than process 0" in second.said
@@ -230,10 +218,9 @@ def test_processes_of_other_settings_do_not_train_together(text: Path, tmp_path:
     assert "error: a peer process was lost" in first.said
 
 
-def test_a_peer_that_does_not_come_is_not_waited_for_forever(text: Path, tmp_path: Path) -> None:
+def test_a_peer_that_does_not_come_is_not_waited_for_forever(tmp_path: Path) -> None:
     began = time.monotonic()
-    flags = ["--data", str(text), "--wait-for-peers", "1"]
-    ended = pairs.end(pairs.start(1, pairs.free_port(), tmp_path, flags))
+    ended = pairs.end(pairs.start(1, pairs.free_port(), tmp_path, ["--wait-for-peers", "1"]))
     assert ended.code == 75
     assert "not all of 2 processes were at 127.0.0.1:" in ended.said
     assert time.monotonic() - began < 60
