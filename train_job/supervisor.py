@@ -75,7 +75,8 @@ def _wait(child: int) -> int:
 def _exit_code(status: int, relay: _Relay, processes: Processes) -> int:
     code = os.waitstatus_to_exitcode(status)
     if code == -signal.SIGABRT and relay.fatal:
-        print(f"error: {_reason(relay.fatal, processes)}", file=sys.stderr, flush=True)
+        if not relay.explained:
+            print(f"error: {_reason(relay.fatal, processes)}", file=sys.stderr, flush=True)
         return EXIT_PREEMPTED
     if code != EXIT_PREEMPTED:  # else the child had found out by itself, and was about to end
         relay.show_withheld()
@@ -100,11 +101,14 @@ class _Relay(threading.Thread):
         super().__init__(name="errors", daemon=True)
         self._source = source
         self.fatal = b""
+        self.explained = False  # by the child itself, which may notice in the same moment
         self.start()
 
     def run(self) -> None:
         for line in self._source:
-            if self.fatal or _FATAL.match(line):
+            own = line.startswith(b"error: ")
+            self.explained |= own
+            if not own and (self.fatal or _FATAL.match(line)):
                 self.fatal += line
             else:
                 os.write(2, line)

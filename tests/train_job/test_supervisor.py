@@ -80,6 +80,12 @@ def test_what_jax_aborts_for_a_lost_peer_becomes_a_line_and_75() -> None:
     )
 
 
+@pytest.mark.parametrize("end", ["os.abort()", "os._exit(75)"])
+def test_a_child_that_noticed_as_well_is_not_spoken_over(end: str) -> None:
+    done = run(f"    os.write(2, b'''{FATAL}error: a peer process was lost\\n    @ more\\n'''); {end}")
+    assert (done.returncode, done.stderr) == (75, "error: a peer process was lost\n")
+
+
 def test_a_peer_that_never_came_is_told_from_one_that_was_lost() -> None:
     done = run(f"    os.write(2, b'''{FATAL}RPC: /xla.coordination/RegisterTask\\n'''); os.abort()")
     assert done.returncode == 75
