@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import NamedSharding
+from jax.sharding import Sharding
 
 from train_job.weights import Weights, initialise
 
@@ -48,7 +48,7 @@ def fresh_state(
     trainable: frozenset[str],
     transform: optax.GradientTransformation,
     seed: int,
-    placed: NamedSharding | None,
+    placed: Sharding | None,
 ) -> TrainState:
     """Step 0, a pure function of the seed, on the devices of `placed` (None: the first), made there by each process."""
     weights = initialise(config, seed, placed)

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 from flax import nnx
-from jax.sharding import NamedSharding
+from jax.sharding import Sharding
 
 from train_job.errors import UsageError
 from train_job.presets import ModelConfig
@@ -64,7 +64,7 @@ def skeleton(config: ModelConfig) -> Skeleton:
     return Skeleton(graph, slots)
 
 
-def initialise(config: ModelConfig, seed: int, placed: NamedSharding | None = None) -> Weights:
+def initialise(config: ModelConfig, seed: int, placed: Sharding | None = None) -> Weights:
     """Fresh weights, a pure function of the seed, on the devices of `placed` (default: the first)."""
 
     def build() -> Weights:
