@@ -15,6 +15,7 @@ from tests.front.conftest import NewProxy
 from tests.front.load import ROW
 from tests.front.proxy import MTLS, TLS, Proxy
 from tests.server_process import connect, eventually, outputs_of, predict_call
+from tests.servers import jaxport
 
 
 class Secret:
@@ -130,6 +131,11 @@ def test_without_certificates_nobody_is_served(
         assert not served(connect(envoy.grpc))
         assert not served(channel_to(envoy, ours, ours.sign("client")))
         assert envoy.probe()[0] == 200
+        Secret(envoy.folder / "tls").write(*ours.sign("server"), ours.ca)  # it may come late
+        client = ours.sign("client")
+        eventually(lambda: served(channel_to(envoy, ours, client)), "the certificate is found")
+        drained = jaxport("drain", "--admin-socket", str(envoy.admin_socket), "--propagate", "0")
+        assert drained.stdout.startswith("drain: no request is left")
 
 
 def test_certificates_rotate_with_the_secret(new_proxy: NewProxy, ours: Authority, other: Authority) -> None:
