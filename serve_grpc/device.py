@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from jax import export
 
+from jaxport.devices import NoDevice, find_devices
 from serve_grpc.errors import EnvironmentUnfit
 
 log = logging.getLogger(__name__)
@@ -32,11 +33,9 @@ def open_device() -> Device:
     # A program has the dtypes it was exported with. Without this JAX makes int32 of its int64, and it does not load.
     jax.config.update("jax_enable_x64", True)
     try:
-        handle = jax.devices()[0]
-    except RuntimeError as error:
-        raise EnvironmentUnfit(
-            f"JAX finds no device: {str(error).splitlines()[0]}; set JAX_PLATFORMS"
-        ) from error
+        handle = find_devices()[0]
+    except NoDevice as error:
+        raise EnvironmentUnfit(str(error)) from error
     platform = export.default_export_platform()
     log.info("device=%s kind=%r jax=%s", platform, handle.device_kind, jax.__version__)
     return Device(handle, platform, overlap=platform != "cpu")

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from jaxport.devices import NoDevice, find_devices
 from train_job.banner import banner
 from train_job.checkpoints import Checkpoints
 from train_job.errors import EnvironmentUnfit, StorageFailed
@@ -129,12 +130,9 @@ def _starting_state(
 
 def _require_device() -> None:
     try:
-        jax.devices()
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise EnvironmentUnfit(
-            f"JAX_PLATFORMS: JAX finds no device ({reason}); unset it, or fix the driver"
-        ) from error
+        find_devices()
+    except NoDevice as error:
+        raise EnvironmentUnfit(str(error)) from error
 
 
 def _recorded(run_dir: Path) -> RunRecord | None:
