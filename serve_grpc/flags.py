@@ -79,6 +79,11 @@ def _add_listening(flag: Callable[..., Any]) -> None:
         help="metrics, probes and predict for curl (default: %(default)s)",
     )
     flag(
+        "--no-http-predict",
+        action="store_true",
+        help="the HTTP port takes no requests: what limits or guards those over gRPC does not stand before it",
+    )
+    flag(
         "--transport",
         default=ListenSettings.transport,
         choices=("auto", "grpcio", "native"),
@@ -183,6 +188,7 @@ def settings_from(flags: argparse.Namespace) -> ServeSettings:
             grpc_port=ListenSettings.grpc_port if flags.grpc_port is None else flags.grpc_port,
             grpc_socket=flags.grpc_socket,
             http_port=flags.http_port,
+            http_predict=not flags.no_http_predict,
             transport=flags.transport,
             behind_proxy=flags.behind_proxy,
             connections=ConnectionSettings(max_age=flags.max_connection_age),

@@ -14,6 +14,7 @@ HTTP_IS_PLAIN = (
     "this server speaks TLS, and its HTTP port is plain for probes and metrics: it takes no requests; "
     "use gRPC, or a proxy that ends TLS before a server without it"
 )
+HTTP_IS_CLOSED = "this server takes no requests over HTTP (--no-http-predict); use gRPC"
 
 
 class Guard(NamedTuple):
@@ -37,4 +38,6 @@ def open_guard(settings: ServeSettings) -> Guard:
                 "and say --behind-proxy",
                 listen.host,
             )
-    return Guard(access, certificates, "" if certificates is None else HTTP_IS_PLAIN)
+    if certificates is not None:
+        return Guard(access, certificates, HTTP_IS_PLAIN)
+    return Guard(access, certificates, "" if listen.http_predict else HTTP_IS_CLOSED)

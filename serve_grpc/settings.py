@@ -31,12 +31,16 @@ class ConnectionSettings:
 
 @dataclass(frozen=True)
 class ListenSettings:
-    """Where the server listens. A port of 0 takes a free one; a socket path replaces the gRPC port."""
+    """Where the server listens. A port of 0 takes a free one; a socket path replaces the gRPC port.
+
+    http_predict: whether the HTTP port takes requests, beside probes, metrics and pages.
+    """
 
     host: str = "127.0.0.1"
     grpc_port: int = 8500
     grpc_socket: Path | None = None
     http_port: int = 8501
+    http_predict: bool = True
     transport: str = "auto"
     behind_proxy: bool = False
     max_message_bytes: int = DEFAULT_BYTES

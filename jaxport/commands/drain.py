@@ -7,6 +7,7 @@ import argparse
 import http.client
 import json
 import math
+import signal
 import socket
 import time
 from dataclasses import dataclass
@@ -122,12 +123,21 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     begun = time.monotonic()
     admin = Admin(options.admin_socket, begun + options.seconds - AROUND_SECONDS)
+    # A socket's limit is for each piece that comes, not for all of an answer.
+    signal.signal(signal.SIGALRM, _time_is_up)
+    signal.setitimer(signal.ITIMER_REAL, max(TICK, options.seconds))
     try:
         outcome = drain(admin, options.propagate)
     except NoEnvoy as error:
         outcome = f"Envoy's admin at {options.admin_socket} does not answer ({error}); nothing more to drain"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
     print(f"drain: {outcome}, {time.monotonic() - begun:.1f} s", flush=True)
     return 0
+
+
+def _time_is_up(*_: object) -> None:
+    raise NoEnvoy("its answer had not ended when the time was up")
 
 
 def drain(admin: Admin, propagate: float) -> str:

@@ -26,7 +26,15 @@ def served(models: Path, slow_models: Path, tmp_path_factory: pytest.TempPathFac
 def server(served: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """As a pod runs it, but with a queue that holds an answer beyond the limit of messages."""
     socket = tmp_path_factory.mktemp("s") / "grpc.sock"
-    flags = ("--grpc-socket", str(socket), "--transport", "native", "--cache-dir", str(cache))
+    flags = (
+        "--grpc-socket",
+        str(socket),
+        "--transport",
+        "native",
+        "--no-http-predict",
+        "--cache-dir",
+        str(cache),
+    )
     with ServerProcess(served, *flags, "--max-queue", "200000", "--max-batch", "16") as process:
         yield process.ready()
         assert process.alive

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -133,6 +134,24 @@ def test_what_is_no_envoy_is_said_to_be_none(tmp_path: Path) -> None:
         listener.listen()
         done = jaxport("drain", "--admin-socket", str(tmp_path / "admin.sock"), "--seconds", "0.5")
     assert done.returncode == 0 and "does not answer (timed out)" in done.stdout
+
+
+def test_an_answer_without_an_end_does_not_keep_it(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        command = [sys.executable, "-m", "jaxport", "drain", "--admin-socket", str(path), "--seconds", "2"]
+        draining = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        with listener.accept()[0] as peer:
+            peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+            end = time.monotonic() + 10
+            while draining.poll() is None:
+                assert time.monotonic() < end, "it goes on past its 2 seconds"
+                with suppress(BrokenPipeError):
+                    peer.send(b"x")
+                time.sleep(0.1)
+    assert "had not ended when the time was up" in ended(draining, 1)
 
 
 def test_it_brings_nothing_heavy_along() -> None:

@@ -15,7 +15,7 @@ from tests.front.conftest import NewProxy
 from tests.front.load import working
 from tests.front.proxy import Proxy
 from tests.http2 import RawClient, message
-from tests.server_process import SERVICE, request
+from tests.server_process import SERVICE, ServerProcess, request
 
 PREDICT = f"{SERVICE}Predict"
 ONE = message(request("echo", {"x": np.ones((1, 2), np.float32)}).SerializeToString())
@@ -194,3 +194,9 @@ def test_the_largest_and_the_smallest_window_share_a_connection(proxy: Proxy) ->
         time.sleep(1)
         assert not any(isinstance(event, h2.events.StreamEnded) for event in client.events)
     assert not worker.failed and worker.outcomes["OK"] > 50
+
+
+def test_the_http_port_is_no_way_around_the_front(server: ServerProcess) -> None:
+    assert [server.get(path)[0] for path in ("/healthz", "/readyz", "/metrics")] == [200] * 3
+    status, body = server.get("/v1/models/echo")
+    assert status == 403 and "--no-http-predict" in body

@@ -28,6 +28,11 @@ FAULTS = (
         "the kernel kills it",
         put(lambda p: p.envoy["resources"]["limits"], memory="1Gi"),
     ),
+    Fault(
+        server.both_sides_agree,
+        "--no-http-predict",
+        lambda p: p.server["args"].remove("--no-http-predict"),
+    ),
     Fault(server.both_sides_agree, "--http-port 8601", lambda p: p.argument(p.server, "--http-port", "8601")),
     Fault(
         server.warm_jobs_are_like_servers,

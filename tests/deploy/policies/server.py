@@ -73,6 +73,8 @@ def both_sides_agree(objects: Objects) -> Iterator[str]:
         for heap in (value for key, value in found if key == "max_heap_size_bytes"):
             if memory is None or heap >= memory:
                 yield f"{envoy}: memory limit {memory} for a heap of {heap}: the kernel kills it before it sheds load"
+        if not serve.no_http_predict:
+            yield f"{server}: without --no-http-predict; its HTTP port answers past Envoy, also where Envoy asks for TLS"
         if serve.http_port not in {port["containerPort"] for port in server.ports}:
             yield f"{server}: --http-port {serve.http_port} is not among its ports"
 
