@@ -1,11 +1,16 @@
 """`jaxport drain` before a real Envoy, with clients at work: nobody notices, and it always ends in time."""
 
+import contextlib
+import itertools
+import json
+import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +18,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from jaxport.cli import main
+from jaxport.commands import drain
 from tests.front.conftest import NewProxy
 from tests.front.load import ROW, working
 from tests.front.proxy import Proxy
@@ -110,10 +117,11 @@ def test_a_call_under_way_is_waited_for_until_the_time_is_up(leaving: Proxy) -> 
 
 
 def test_without_an_envoy_it_says_so_and_succeeds(tmp_path: Path) -> None:
-    done = jaxport("drain", "--admin-socket", str(tmp_path / "admin.sock"))
+    done = jaxport("drain", "--admin-socket", str(tmp_path / "admin.sock"), "--seconds", "1")
     assert done.returncode == 0 and done.stderr == ""
-    assert "does not answer" in done.stdout and "No such file" in done.stdout
-    assert len(done.stdout.splitlines()) == 1
+    at_once, at_the_end = done.stdout.splitlines()
+    assert "admin.sock does not answer (No such file or directory); trying on" in at_once
+    assert "the time was up, and Envoy's admin does not answer (No such file" in at_the_end
 
 
 def test_an_envoy_that_hangs_does_not_keep_it(leaving: Proxy) -> None:
@@ -122,7 +130,7 @@ def test_an_envoy_that_hangs_does_not_keep_it(leaving: Proxy) -> None:
     eventually(lambda: leaving.probe()[0] == 503, "it has begun")
     leaving.signal(signal.SIGSTOP)
     printed = ended(draining, 10)
-    assert "does not answer (timed out)" in printed
+    assert "the time was up, and Envoy's admin does not answer (timed out)" in printed
     assert float(printed.split()[-2]) < 3  # as it says itself; starting an interpreter may take long here
     assert time.monotonic() - begun < 6
     leaving.signal(signal.SIGCONT)
@@ -136,22 +144,158 @@ def test_what_is_no_envoy_is_said_to_be_none(tmp_path: Path) -> None:
     assert done.returncode == 0 and "does not answer (timed out)" in done.stdout
 
 
-def test_an_answer_without_an_end_does_not_keep_it(tmp_path: Path) -> None:
-    path = tmp_path / "admin.sock"
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
-        command = [sys.executable, "-m", "jaxport", "drain", "--admin-socket", str(path), "--seconds", "2"]
-        draining = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        with listener.accept()[0] as peer:
-            peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-            end = time.monotonic() + 10
-            while draining.poll() is None:
-                assert time.monotonic() < end, "it goes on past its 2 seconds"
-                with suppress(BrokenPipeError):
-                    peer.send(b"x")
-                time.sleep(0.1)
-    assert "had not ended when the time was up" in ended(draining, 1)
+class ScriptedAdmin:
+    """Answers one call after the other as `script` says, and the last entry again for every call that follows.
+
+    ok: 200, and figures where they are asked for. Any other is a failure: see `_answer`.
+    """
+
+    def __init__(self, path: Path, script: list[str], active: Sequence[int] = ()) -> None:
+        self._script = iter(script)
+        self._last = script[-1]
+        self._active = itertools.chain(active, itertools.repeat(0))
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._held: list[socket.socket] = []
+        self.answered: list[str] = []
+        self.failed = 0
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self) -> "ScriptedAdmin":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        for each in (self._listener, *self._held):
+            each.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                peer, _ = self._listener.accept()
+            except OSError:
+                return
+            asked = peer.recv(65536).decode().split()[1].partition("?")[0]
+            self._answer(peer, asked, next(self._script, self._last))
+
+    def _answer(self, peer: socket.socket, asked: str, how: str) -> None:
+        if how != "ok":
+            self.failed += 1
+        else:
+            self.answered.append(asked)
+        with suppress(OSError):
+            match how:
+                case "ok":
+                    stats = (
+                        [
+                            {"name": f"http.grpc.downstream_rq_{name}", "value": value}
+                            for name, value in (("active", next(self._active)), ("total", 7))
+                        ]
+                        if asked == "/stats"
+                        else []
+                    )
+                    body = json.dumps({"stats": stats}).encode()
+                    peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+                case "hangs":
+                    self._held.append(peer)
+                    return
+                case "trickles":
+                    peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+                    while True:
+                        peer.sendall(b"x")
+                        time.sleep(0.02)
+                case "garbage":
+                    peer.sendall(os.urandom(2000))
+                case "other":
+                    peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n[3, 4]")
+                case "busy":
+                    peer.sendall(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
+                case "cut":
+                    peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+                case "resets":
+                    pass
+        peer.close()
+
+
+def drained(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *flags: str
+) -> tuple[float, str]:
+    """Seconds that it took, and what it printed."""
+    for name, seconds in (("CALL", 0.3), ("LAST_CALL", 0.2), ("QUIET", 0.3)):
+        monkeypatch.setattr(drain, f"{name}_SECONDS", seconds)
+    begun = time.monotonic()
+    assert main(["drain", "--admin-socket", str(path), *flags]) == 0
+    return time.monotonic() - begun, capsys.readouterr().out
+
+
+FAILURES = ["hangs", "trickles", "garbage", "busy", "cut", "resets"]
+STEPS = ["/runtime_modify", "/healthcheck/fail", "/stats", "/drain_listeners"]
+
+
+@pytest.mark.parametrize("failure", [*FAILURES, "other"])
+def test_one_failed_answer_at_each_step_is_asked_for_again(
+    failure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Figures fail after the first that came, and before it."""
+    posted = [failure, "ok"] if failure != "other" else ["ok"]  # what a post answers is not read
+    script = [*posted, *posted, failure, "ok", failure, *["ok"] * 20]
+    with ScriptedAdmin(tmp_path / "a", script) as admin:
+        took, printed = drained(tmp_path / "a", capsys, monkeypatch, "--seconds", "20", "--propagate", "0.1")
+    assert "drain: no request is left, " in printed and took < 8
+    assert printed.count("does not answer") == 1, "told once"
+    assert [name for name, _ in itertools.groupby(admin.answered)] == STEPS
+    assert admin.failed == script.count(failure)
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_an_admin_that_never_answers_is_asked_until_the_time_is_up_and_no_longer(
+    failure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ScriptedAdmin(tmp_path / "a", [failure]) as admin:
+        took, printed = drained(tmp_path / "a", capsys, monkeypatch, "--seconds", "1.5", "--propagate", "0")
+    assert 1 < took < 1.5
+    assert "drain: the time was up, and Envoy's admin does not answer (" in printed
+    assert printed.isascii() and len(printed.splitlines()) == 2
+    assert admin.failed >= 4
+
+
+def test_requests_that_end_while_it_fails_are_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failure tells nothing: neither that it is quiet, nor that it is not."""
+    script = ["ok", "ok", "ok", "busy", "ok", "garbage", "ok"]
+    with ScriptedAdmin(tmp_path / "a", script, [2, 2, 1]) as admin:
+        took, printed = drained(tmp_path / "a", capsys, monkeypatch, "--seconds", "20", "--propagate", "0")
+    assert "drain: no request is left, " in printed and took < 5
+    assert admin.answered.count("/stats") >= 5
+
+
+def test_an_admin_that_comes_late_is_told_everything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one whose container is started anew: no socket, and then one that nobody listens at."""
+    path = tmp_path / "a"
+    late: list[ScriptedAdmin] = []
+
+    def come() -> None:
+        with socket.socket(socket.AF_UNIX) as nobody:
+            nobody.bind(str(path))
+            time.sleep(0.3)
+        path.unlink()
+        late.append(ScriptedAdmin(path, ["ok"]).__enter__())
+
+    with contextlib.ExitStack() as stack:
+        timer = threading.Timer(0.3, come)
+        timer.start()
+        took, printed = drained(path, capsys, monkeypatch, "--seconds", "20", "--propagate", "0.1")
+        timer.join()
+        (admin,) = late
+        stack.push(admin.__exit__)
+    assert "drain: no request is left, " in printed and 0.6 < took < 5
+    assert [name for name, _ in itertools.groupby(admin.answered)] == STEPS
 
 
 def test_it_brings_nothing_heavy_along() -> None:
