@@ -1,12 +1,13 @@
 """Faults planted into the objects of deploy/, by the file of the policy that is there to find them."""
 
-from tests.deploy.faults import admission, commands, pods, references, server, workloads
+from tests.deploy.faults import admission, commands, pods, references, server, stages, workloads
 
 FAULTS = (
     *pods.FAULTS,
     *commands.FAULTS,
     *workloads.FAULTS,
     *server.FAULTS,
+    *stages.FAULTS,
     *references.FAULTS,
     *admission.FAULTS,
 )

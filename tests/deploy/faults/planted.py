@@ -9,7 +9,9 @@ from tests.deploy.objects import Object, outputs
 from tests.deploy.policies import Policy
 
 PLAIN, CPU, HOSTS, METRICS = "deploy/", "overlays/cpu", "overlays/multi-host", "overlays/queue-time"
-KEDA, ROUTE, MONITOR = (f"gke-l4 with optional/{name}" for name in ("keda", "gateway", "service-monitor"))
+KEDA, ROUTE, MONITOR, JOBSET, KUEUE = (
+    f"gke-l4 with optional/{name}" for name in ("keda", "gateway", "service-monitor", "jobset", "kueue")
+)
 
 
 class Planted:
@@ -49,6 +51,29 @@ class Planted:
     @property
     def trainer(self) -> Any:
         return self.train["containers"][0]
+
+    @property
+    def exporter(self) -> Any:
+        return self.spec("Job", "jaxport-export")["template"]["spec"]["containers"][0]
+
+    @property
+    def warm(self) -> Any:
+        """The warm Job's pod."""
+        return self.spec("Job", "jaxport-warm")["template"]["spec"]
+
+    @property
+    def warmer(self) -> Any:
+        return self.warm["containers"][0]
+
+    @property
+    def replicated(self) -> Any:
+        """The Job in the JobSet."""
+        return self.spec("JobSet", "jaxport-train")["replicatedJobs"][0]["template"]["spec"]
+
+    @property
+    def processes(self) -> Any:
+        """The JobSet's pods."""
+        return self.replicated["template"]["spec"]
 
     def drop(self, kind: str, name: str) -> None:
         self.objects.remove(self.of(kind, name))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.deploy.faults.planted import METRICS, Fault, Planted, cut, put, replaced
+from tests.deploy.faults.planted import HOSTS, METRICS, Fault, Planted, cut, put, replaced
 from tests.deploy.policies import pods
 
 
@@ -23,6 +23,16 @@ FAULTS = (
         pods.images_have_the_versions_of_the_project,
         "0.0.9",
         replaced(lambda p: p.trainer, "image", "0.1.0", "0.0.9"),
+    ),
+    Fault(
+        pods.images_have_the_versions_of_the_project,
+        "ends with -cuda12",
+        replaced(lambda p: p.server, "image", "0.1.0-cuda12", "0.1.0-latest"),
+    ),
+    Fault(
+        pods.images_are_pinned,
+        "a tag other than latest",
+        replaced(lambda p: p.server, "image", "0.1.0", "latest"),
     ),
     Fault(
         pods.images_have_the_versions_of_the_project,
@@ -52,6 +62,43 @@ FAULTS = (
         pods.scratch_is_bounded,
         "no emptyDir at /tmp",
         put(lambda p: p.server["volumeMounts"][1], mountPath="/temp"),
+    ),
+    Fault(
+        pods.nodes_are_known,
+        "nodeSelector cloud.google.com/gke-sopt",
+        put(lambda p: p.train["nodeSelector"], **{"cloud.google.com/gke-sopt": "true"}),
+        HOSTS,
+    ),
+    Fault(
+        pods.nodes_are_known,
+        "tolerations cloud.google.com/gke-sopt",
+        lambda p: p.train["tolerations"].append({"key": "cloud.google.com/gke-sopt", "operator": "Exists"}),
+        HOSTS,
+    ),
+    Fault(
+        pods.nodes_are_known,
+        "topologySpreadConstraints topology.kubernetes.io/zones",
+        put(lambda p: p.serve["topologySpreadConstraints"][1], topologyKey="topology.kubernetes.io/zones"),
+    ),
+    Fault(
+        pods.nodes_are_known,
+        "affinity kubernetes.io/hostnam",
+        put(
+            lambda p: p.serve,
+            affinity={
+                "podAntiAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": [
+                        {"topologyKey": "kubernetes.io/hostnam"}
+                    ]
+                }
+            },
+        ),
+    ),
+    Fault(
+        pods.gpus_are_chosen_alike,
+        "Job jaxport-train: no nodeSelector",
+        cut(lambda p: p.train["nodeSelector"], "cloud.google.com/gke-accelerator"),
+        HOSTS,
     ),
     Fault(pods.pods_are_restricted, "runAsUser: 0", put(lambda p: p.serve["securityContext"], runAsUser=0)),
     Fault(

@@ -102,6 +102,24 @@ FAULTS = (
         "opens 8600",
         put(lambda p: p.spec("NetworkPolicy", "serve")["ingress"][0]["ports"][0], port=8600),
     ),
+    Fault(
+        references.names_can_be_asked,
+        "('SCTP', 53)",
+        put(lambda p: p.spec("NetworkPolicy", "names")["egress"][0]["ports"][0], protocol="SCTP"),
+    ),
+    Fault(
+        references.names_can_be_asked,
+        "('UDP', 54)",
+        put(lambda p: p.spec("NetworkPolicy", "names")["egress"][0]["ports"][0], port=54),
+    ),
+    Fault(
+        references.names_can_be_asked, "no NetworkPolicy lets all", lambda p: p.drop("NetworkPolicy", "names")
+    ),
+    Fault(
+        references.served_ports_are_let_in,
+        "at 8500",
+        put(lambda p: p.spec("NetworkPolicy", "serve")["ingress"][0]["ports"][0], protocol="SCTP"),
+    ),
     Fault(references.served_ports_are_let_in, "at 8500", lambda p: p.drop("NetworkPolicy", "serve")),
     Fault(
         references.served_ports_are_let_in, "at 8476", lambda p: p.drop("NetworkPolicy", "train-peers"), HOSTS

@@ -1,6 +1,6 @@
 """Faults in how Jobs and Deployments fail, end, roll and probe."""
 
-from tests.deploy.faults.planted import Fault, cut, put
+from tests.deploy.faults.planted import JOBSET, KUEUE, Fault, cut, put
 from tests.deploy.policies import workloads
 
 FAULTS = (
@@ -25,6 +25,44 @@ FAULTS = (
         workloads.failures_are_told_apart,
         "no container 'trainer'",
         lambda p: p.job["podFailurePolicy"]["rules"][1]["onExitCodes"].update(containerName="trainer"),
+    ),
+    Fault(
+        workloads.failures_are_told_apart,
+        "JobSet jaxport-train: podFailurePolicy: Ignore on",
+        lambda p: p.replicated["podFailurePolicy"]["rules"].pop(1),
+        JOBSET,
+    ),
+    Fault(
+        workloads.job_sets_give_up,
+        "DeadlineExceeded",
+        lambda p: p.spec("JobSet", "jaxport-train")["failurePolicy"]["rules"][0]["onJobFailureReasons"].pop(),
+        JOBSET,
+    ),
+    Fault(
+        workloads.job_sets_give_up,
+        "nothing would end them",
+        lambda p: p.spec("JobSet", "jaxport-train")["failurePolicy"]["rules"].append(
+            {"name": "preempted", "action": "RestartJobSetAndIgnoreMaxRestarts"}
+        ),
+        JOBSET,
+    ),
+    Fault(
+        workloads.job_sets_give_up,
+        "no maxRestarts",
+        cut(lambda p: p.spec("JobSet", "jaxport-train")["failurePolicy"], "maxRestarts"),
+        JOBSET,
+    ),
+    Fault(
+        workloads.nothing_is_suspended,
+        "Job jaxport-train: spec.suspend",
+        put(lambda p: p.job, suspend=True),
+        KUEUE,
+    ),
+    Fault(
+        workloads.nothing_is_suspended,
+        "JobSet jaxport-train: spec.suspend",
+        put(lambda p: p.replicated, suspend=True),
+        JOBSET,
     ),
     Fault(
         workloads.later_stages_wait_longer,

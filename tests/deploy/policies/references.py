@@ -20,6 +20,7 @@ from tests.deploy.objects import (
 NAME = re.compile(r"^[a-z0-9]([-a-z0-9.:]*[a-z0-9])?$")
 # Services of others that stages may point at.
 METRIC = re.compile(r"\bjaxport_[a-z_]+")
+DNS = {("UDP", 53), ("TCP", 53)}
 SUFFIXES = ("_total", "_sum", "_count", "_bucket")
 
 
@@ -151,6 +152,22 @@ def nothing_is_open_that_is_not_named(objects: Objects) -> Iterator[str]:
             yield f"{named(each)}: lets its pods out to everywhere"
 
 
+def names_can_be_asked(objects: Objects) -> Iterator[str]:
+    """DNS is 53, by UDP and, for long answers, by TCP: to the cluster's own servers, for every pod."""
+    asked = False
+    for each in of_kind(objects, "NetworkPolicy"):
+        for rule in each["spec"].get("egress", []):
+            spaces = [to.get("namespaceSelector", {}).get("matchLabels", {}) for to in rule.get("to", [])]
+            if {"kubernetes.io/metadata.name": "kube-system"} not in spaces:
+                continue
+            ports = {(port.get("protocol"), port.get("port")) for port in rule.get("ports", [])}
+            if ports != DNS:
+                yield f"{named(each)}: names by {sorted(ports, key=str)}; needed: {sorted(DNS)}"
+            asked |= namespace(each) == "jaxport" and each["spec"]["podSelector"] == {}
+    if not asked:
+        yield "no NetworkPolicy lets all pods of jaxport ask kube-system for names"
+
+
 def served_ports_are_let_in(objects: Objects) -> Iterator[str]:
     """What a Service leads to, the policies let through."""
     for each in of_kind(objects, "Service"):
@@ -161,7 +178,9 @@ def served_ports_are_let_in(objects: Objects) -> Iterator[str]:
             numbers = {p["containerPort"] for c in pod.containers for p in c.ports for s in each["spec"]["ports"]
                        if s.get("targetPort", s["port"]) in (p["containerPort"], p.get("name"))}  # fmt: skip
             for number in numbers:
-                if not any("ports" not in r or number in {p["port"] for p in r["ports"]} for r in rules):
+                let_in = [r for r in rules if "ports" not in r or ("TCP", number) in
+                          {(p.get("protocol", "TCP"), p["port"]) for p in r["ports"]}]  # fmt: skip
+                if not let_in:
                     yield f"{named(each)}: no NetworkPolicy lets anybody in at {number} of {pod}"
 
 
@@ -226,6 +245,7 @@ POLICIES = (
     services_reach_pods,
     selectors_match,
     nothing_is_open_that_is_not_named,
+    names_can_be_asked,
     served_ports_are_let_in,
     scalers_and_routes_have_targets,
     metrics_exist,

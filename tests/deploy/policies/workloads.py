@@ -41,12 +41,36 @@ def failures_are_told_apart(objects: Objects) -> Iterator[str]:
                 yield f"{pod}: podFailurePolicy: no container {exits.get('containerName')!r}"
         if codes.get("FailJob") != HOPELESS:
             yield f"{pod}: podFailurePolicy: FailJob on {codes.get('FailJob')}; needed: {HOPELESS}"
-        if pod.owner["kind"] == "JobSet":
-            continue  # which starts all processes again: nothing is to be ignored
         if not disruption:
             yield f"{pod}: podFailurePolicy: Ignore on DisruptionTarget is missing"
         if codes.get("Ignore") != STOPPED:
             yield f"{pod}: podFailurePolicy: Ignore on {codes.get('Ignore')}; needed: {STOPPED}"
+
+
+def job_sets_give_up(objects: Objects) -> Iterator[str]:
+    """A JobSet makes failed Jobs anew, which sets their counts and their clocks back: it has to know when not to."""
+    for each in of_kind(objects, "JobSet"):
+        policy = each["spec"].get("failurePolicy", {})
+        hopeless = {
+            reason
+            for rule in policy.get("rules", ())
+            if rule["action"] == "FailJobSet"
+            for reason in rule.get("onJobFailureReasons", ())
+        }
+        if missing := {"PodFailurePolicy", "DeadlineExceeded"} - hopeless:
+            yield f"{named(each)}: failurePolicy: no FailJobSet on {sorted(missing)}"
+        if any("IgnoreMaxRestarts" in rule["action"] for rule in policy.get("rules", ())):
+            yield f"{named(each)}: failurePolicy: restarts that nothing counts: nothing would end them"
+        if not policy.get("maxRestarts"):
+            yield f"{named(each)}: failurePolicy: no maxRestarts: the first crash ends it"
+
+
+def nothing_is_suspended(objects: Objects) -> Iterator[str]:
+    """A queue suspends and resumes by itself; a manifest that does stops the running Job at every apply."""
+    for each in objects:
+        found = [each["spec"], *(pod.job for pod in pods([each]) if pod.job)] if "spec" in each else []
+        if any("suspend" in spec for spec in found):
+            yield f"{named(each)}: spec.suspend: every apply would stop what runs"
 
 
 def later_stages_wait_longer(objects: Objects) -> Iterator[str]:
@@ -145,6 +169,8 @@ def scaled_deployments_set_no_replicas(objects: Objects) -> Iterator[str]:
 POLICIES = (
     jobs_end,
     failures_are_told_apart,
+    job_sets_give_up,
+    nothing_is_suspended,
     later_stages_wait_longer,
     probes_are_there,
     stops_are_in_time,
