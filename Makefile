@@ -53,8 +53,8 @@ bench: $(MARK)  ## figures, as ratios against the same executables in process
 bench-peers: $(MARK)  ## jaxport beside other model servers, each installed into work/peers; needs h2load
 	@$(PY) -m benchmarks.peers $(PEERS)
 
-images:  ## the container images, with podman or docker; ACCELERATOR=cuda12 for NVIDIA devices
-	@$(PYTHON) -m deploy.images --accelerator $(ACCELERATOR) $(if $(BASE_IMAGE),--base $(BASE_IMAGE)) $(if $(SOURCE),--source $(SOURCE))
+images:  ## the container images, with podman or docker; ACCELERATOR=cuda12 for NVIDIA devices, TAG=... for new ones
+	@$(PYTHON) -m deploy.images --accelerator $(ACCELERATOR) $(if $(TAG),--tag '$(TAG)') $(if $(BASE_IMAGE),--base $(BASE_IMAGE)) $(if $(SOURCE),--source $(SOURCE))
 
 test-images: $(MARK)  ## the images, run as the manifests say: train, export, serve, Predict
 	@$(PY) -m pytest tests/images

@@ -17,11 +17,11 @@ class Build:
     target: str
     accelerator: str
     base: str
-    version: str
+    word: str  # the project's version, or one of the builder's own
 
     @property
     def tag(self) -> str:
-        return f"localhost/jaxport/{self.target}:{self.version}-{self.accelerator}"
+        return f"localhost/jaxport/{self.target}:{self.word}-{self.accelerator}"
 
 
 def build(engine: Engine, root: Path, wanted: Build, labels: Mapping[str, str]) -> int:
