@@ -16,7 +16,7 @@ from converters.bundle import MODEL_NAME, list_versions, open_bundle, read_manif
 from converters.errors import BadSpec, ConvertError
 from converters.export import SIGNATURE, export_bundle, parse_version_name
 from converters.manifest import SequenceSpec
-from converters.publish import storage_errors
+from converters.publish import find_or_publish, storage_errors
 from converters.spec import TensorSpec
 from train_job.checkpoints import StepInfo, choose_step, load_params
 from train_job.presets import get_preset
@@ -76,23 +76,30 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple
 
     provenance = _provenance(record, chosen)
     model_dir = settings.root / "models" / name
-    if settings.skip_existing and (there := _alike(model_dir, provenance, settings.platforms, sequence)):
-        say(f"step {chosen.step} of run {settings.run} is exported already")
-        return there, False
-    say(f"exporting step {chosen.step} of run {settings.run} for {', '.join(settings.platforms)}")
-    path = export_bundle(
-        model_dir / settings.version,
-        function,
-        load_params(run_dir, chosen.step),
-        inputs={name: TensorSpec(*spec) for name, spec in takes.items()},
-        outputs=signature.outputs,
-        example=preset.example_inputs(EXAMPLE_ROWS, seed=0),
-        platforms=settings.platforms,
-        usage=signature.usage,
-        provenance=provenance,
-        sequence=sequence,
+
+    def write() -> Path:
+        say(f"exporting step {chosen.step} of run {settings.run} for {', '.join(settings.platforms)}")
+        return export_bundle(
+            model_dir / settings.version,
+            function,
+            load_params(run_dir, chosen.step),
+            inputs={name: TensorSpec(*spec) for name, spec in takes.items()},
+            outputs=signature.outputs,
+            example=preset.example_inputs(EXAMPLE_ROWS, seed=0),
+            platforms=settings.platforms,
+            usage=signature.usage,
+            provenance=provenance,
+            sequence=sequence,
+        )
+
+    if not settings.skip_existing:
+        return write(), True
+    path, written = find_or_publish(
+        model_dir, lambda: _alike(model_dir, provenance, settings.platforms, sequence), write, say
     )
-    return path, True
+    if not written:
+        say(f"step {chosen.step} of run {settings.run} is exported already")
+    return path, written
 
 
 def _alike(
@@ -104,7 +111,7 @@ def _alike(
         versions = list_versions(model_dir)
     for version in reversed(versions):
         path = model_dir / str(version)
-        with suppress(ConvertError):  # one that is damaged is a reason to write another
+        with suppress(ConvertError, OSError):  # one that is damaged is a reason to write another
             manifest = read_manifest(path)
             signature = manifest.signatures.get(SIGNATURE)
             has = (

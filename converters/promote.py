@@ -8,8 +8,6 @@ rollback: whatever ends the process between the two files, the version before is
 """
 
 import contextlib
-import errno
-import fcntl
 import os
 import secrets
 from collections.abc import Iterator
@@ -18,13 +16,12 @@ from pathlib import Path
 from converters.bundle import MANIFEST, MODEL_NAME, list_versions, open_bundle, parse_version
 from converters.errors import BadPolicy, BundleNotFound
 from converters.labels import LABEL_NAME, LABELS, POLICY, Policy, parse_policy, read_label, read_policy
+from converters.lock import locked
 from converters.publish import storage_errors
 
 HISTORY = ".history"
 LOCK = ".lock"
 MOST_HISTORY = 100
-# Volumes without locks say one of these; there, two people who promote at once are not kept apart.
-NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
 def promote(model_dir: Path, version: int, label: str) -> int | None:
@@ -138,20 +135,12 @@ def _history(model_dir: Path, label: str) -> list[int]:
 
 @contextlib.contextmanager
 def _locked(model_dir: Path) -> Iterator[None]:
-    """One writer of a model's labels at a time; the lock dies with its process."""
+    """One writer of a model's labels at a time, where the volume has locks."""
     folder = model_dir / LABELS
     with storage_errors(folder):
         folder.mkdir(exist_ok=True)
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            except OSError as error:
-                if error.errno not in NO_LOCKS:
-                    raise
+        with locked(folder / LOCK):
             yield
-        finally:
-            os.close(descriptor)
 
 
 def _write(path: Path, text: str) -> None:

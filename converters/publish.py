@@ -1,4 +1,4 @@
-"""A version appears whole or not at all.
+"""A version appears whole or not at all, and where it is asked for, once.
 
 A number is claimed by an exclusive mkdir of a hidden folder beside it; the bundle is written there, flushed to the
 disk, and renamed. Rename alone would replace an empty folder, and two exporters would share one number.
@@ -8,13 +8,15 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from converters.bundle import MODEL_NAME
 from converters.errors import BadSpec, StorageError, VersionTaken
+from converters.lock import locked
 
 CLAIM = ".claim-"
+EXPORT_LOCK = ".export.lock"
 
 
 @contextlib.contextmanager
@@ -40,6 +42,33 @@ def claimed_version(model_dir: Path, version: int | None) -> Iterator[tuple[int,
     except BaseException:  # an interrupt too: whatever ends the export takes its half-written folder along
         shutil.rmtree(claim, ignore_errors=True)
         raise
+
+
+def find_or_publish(
+    model_dir: Path, find: Callable[[], Path | None], publish: Callable[[], Path], say: Callable[[str], None]
+) -> tuple[Path, bool]:
+    """What `find` finds among the versions, or else what `publish` writes; and whether it was written.
+
+    Looking and writing are one step: of all that do this for a model at the same time one writes, and the others wait
+    and find what it wrote. Readers and other writers wait for nobody. StorageError: the volume refuses.
+    """
+    if there := find():  # without the lock, so that a volume that is read-only is read
+        return there, False
+    with contextlib.ExitStack() as held:
+        with storage_errors(model_dir):
+            model_dir.mkdir(parents=True, exist_ok=True)
+            held.enter_context(
+                locked(
+                    model_dir / EXPORT_LOCK,
+                    busy=lambda: say(f"another export of {model_dir.name} is at work; waiting for it"),
+                    none=lambda: say(
+                        f"{model_dir}: this volume has no locks; an export beside this one may write the same"
+                    ),
+                )
+            )
+        # `find` lists the folder anew: to open it asks NFS's server, whatever was cached before.
+        there = find()
+        return (there, False) if there else (publish(), True)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     flag(
         "--skip-existing",
         action="store_true",
-        help="write nothing when a version of this checkpoint is there, exported alike by this JAX",
+        help="write nothing when a version of this checkpoint is there, exported alike by this JAX; of several such "
+        "exports at once one writes",
     )
     flag(
         "--dynamic-length",

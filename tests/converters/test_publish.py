@@ -1,18 +1,21 @@
 """A version appears whole or not at all, and two exporters never share one."""
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from converters.bundle import list_versions, open_bundle
 from converters.errors import BadSpec, StorageError, VersionTaken
-from converters.publish import claimed_version
+from converters.publish import claimed_version, find_or_publish
 from tests.converters.conftest import export_iris
 
 EXPORTER = textwrap.dedent("""
@@ -53,6 +56,118 @@ def test_many_claims_at_once_are_all_different(tmp_path: Path) -> None:
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         numbers = list(pool.map(claim, range(40)))
     assert sorted(numbers) == list(range(1, 41)) == list_versions(tmp_path / "m")
+
+
+# Looks for a version of one checkpoint, or publishes it, in models m0, m1, ...: one for each line that it reads. What it
+# publishes takes `seconds`.
+ONCE = textwrap.dedent("""
+    import sys, time
+    from pathlib import Path
+    from converters.bundle import list_versions
+    from converters.publish import claimed_version, find_or_publish
+
+    root, seconds = Path(sys.argv[1]), float(sys.argv[2])
+
+    def find():
+        numbers = list_versions(model)
+        return next((model / str(n) for n in numbers if (model / str(n) / "manifest.json").read_text() == "it"), None)
+
+    def publish():
+        with claimed_version(model, None) as (number, folder):
+            print("publishing", flush=True)
+            time.sleep(seconds)
+            (folder / "manifest.json").write_text("it")
+        return model / str(number)
+
+    print("there", flush=True)
+    for model in map(root.joinpath, map(str.strip, sys.stdin)):
+        path, written = find_or_publish(model, find, publish, lambda text: print(text, flush=True))
+        print("wrote" if written else "kept", path.name, flush=True)
+""")
+
+
+class Once:
+    """ONCE in a process of its own, ready."""
+
+    def __init__(self, root: Path, seconds: float) -> None:
+        command = [sys.executable, "-c", ONCE, str(root), str(seconds)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.line() == "there"
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def begin(self, model: str) -> None:
+        assert self.process.stdin is not None
+        print(model, file=self.process.stdin, flush=True)
+
+    def end(self) -> str:
+        """Whether it wrote, and the version."""
+        while not (said := self.line()).startswith(("wrote ", "kept ")):
+            assert said, "it died"
+        return said
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def racers(models: Path) -> Iterator[list[Once]]:
+    """Two, whose publications take a twentieth of a second."""
+    both = [Once(models, 0.05) for _ in range(2)]
+    yield both
+    for each in both:
+        each.kill()
+
+
+def test_of_two_that_look_and_publish_at_once_one_publishes(racers: list[Once], models: Path) -> None:
+    for each in range(12):
+        for racer in racers:
+            racer.begin(f"m{each}")
+        assert sorted(racer.end() for racer in racers) == ["kept 1", "wrote 1"]
+        assert list_versions(models / f"m{each}") == [1]
+
+
+def test_one_that_is_killed_as_it_publishes_is_not_waited_for(racers: list[Once], models: Path) -> None:
+    killed = Once(models, 60)
+    killed.begin("m")
+    assert killed.line() == "publishing"
+    racers[0].begin("m")
+    assert racers[0].line() == "another export of m is at work; waiting for it"
+    assert list_versions(models / "m") == []
+    killed.kill()
+    assert racers[0].end() == "wrote 2", "the number that was claimed is passed"
+    assert list_versions(models / "m") == [2]
+
+
+def test_a_volume_without_locks_is_named_and_published_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    said: list[str] = []
+    done = find_or_publish(tmp_path / "m", lambda: None, lambda: tmp_path / "m" / "1", said.append)
+    assert done == (tmp_path / "m" / "1", True)
+    assert said == [
+        f"{tmp_path / 'm'}: this volume has no locks; an export beside this one may write the same"
+    ]
+
+
+def test_what_is_there_is_found_on_a_volume_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "in the way").touch()
+    model = tmp_path / "in the way" / "m"
+    assert find_or_publish(model, lambda: model / "1", lambda: model, print) == (model / "1", False)
+    with pytest.raises(StorageError, match="in the way"):
+        find_or_publish(model, lambda: None, lambda: model, print)
 
 
 def test_an_existing_version_is_never_overwritten(iris_bundle: Path) -> None:
