@@ -55,6 +55,13 @@ def _add_models(flag: Callable[..., Any]) -> None:
     flag("--warm-only", action="store_true", help="fill the compile cache and exit")
     flag("--wait", action="store_true", help="with --warm-only: wait until there is a model to warm for")
     flag(
+        "--ready",
+        default=RepositorySettings.ready,
+        choices=("any", "all"),
+        help="READY once each model found at start was tried, and any of them has a version that serves, or all of them "
+        "have; what comes, fails or goes later takes nothing away (default: %(default)s)",
+    )
+    flag(
         "--swap",
         default="overlap",
         choices=("overlap", "unload-first"),
@@ -181,7 +188,7 @@ def settings_from(flags: argparse.Namespace) -> ServeSettings:
     _check_ranges(flags)
     return ServeSettings(
         repository=RepositorySettings(
-            flags.models, flags.poll_seconds, flags.cache_dir, flags.warm_only, flags.wait
+            flags.models, flags.poll_seconds, flags.cache_dir, flags.warm_only, flags.wait, flags.ready
         ),
         listen=ListenSettings(
             host=flags.host,

@@ -44,6 +44,7 @@ class Overview:
         metrics: Metrics,
         history: History,
         ready: Callable[[], bool],
+        waiting: Callable[[], Sequence[str]],
         memory: Callable[[], Mapping[str, int]],
     ) -> None:
         self._facts = facts
@@ -52,6 +53,7 @@ class Overview:
         self._metrics = metrics
         self._history = history
         self._ready = ready
+        self._waiting = waiting
 
     def read(self) -> dict[str, Any]:
         """The facts of this moment, as JSON has them: no NaN."""
@@ -68,6 +70,7 @@ class Overview:
         facts, metrics = self._facts, self._metrics
         return {
             "ready": self._ready(),
+            "waiting_for": list(self._waiting()),
             "version": package_version("jaxport"),
             "jax": facts.jax_version,
             "device": {

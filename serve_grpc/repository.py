@@ -19,6 +19,7 @@ from serve_grpc.compiles import CompileWatch
 from serve_grpc.memory import Memory
 from serve_grpc.metrics import Metrics
 from serve_grpc.plan import Plan, make_plan
+from serve_grpc.readiness import POLLS_UNTIL_GONE, Readiness
 from serve_grpc.refusals import Fingerprint, Refusals, fingerprint, manifest_digest
 from serve_grpc.rules import Rules, RulesReader
 from serve_grpc.scheduler import Scheduler
@@ -28,8 +29,6 @@ from serve_grpc.version import LoadedVersion, Loader
 
 log = logging.getLogger(__name__)
 
-# Attribute caches of network volumes lag: a model is gone when it was missing this often in a row.
-POLLS_UNTIL_GONE = 2
 LONGEST_REASON = 1000
 
 
@@ -37,7 +36,7 @@ class Repository:
     """Polls `root`/<model>/<version>/, and the policy and labels beside the versions.
 
     on_health: called with a model's name and whether it serves; None: it has gone.
-    on_ready: called once, when every model of the first poll was tried and at least one serves.
+    on_ready: called once, when every model of the first poll was tried and `readiness` is content.
     """
 
     def __init__(
@@ -51,6 +50,7 @@ class Repository:
         watch: CompileWatch,
         on_health: Callable[[str, bool | None], None],
         on_ready: Callable[[], None],
+        readiness: Readiness,
         memory: Memory,
         unload_first: bool = False,
     ) -> None:
@@ -62,6 +62,7 @@ class Repository:
         self._metrics = metrics
         self._watch = watch
         self._on_ready = on_ready
+        self._readiness = readiness
         self._rules = RulesReader()
         self._refusals = Refusals()
         self._problems: dict[str, set[str]] = {}
@@ -70,7 +71,6 @@ class Repository:
         self._unlisted: set[str] = set()  # models whose folder cannot be read
         self._place: tuple[int, int] | None = None  # device and inode of the folder that held models
         self._digests: dict[str, dict[int, bytes]] = {}  # model -> loaded version -> its manifest's digest
-        self._ready = False
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -109,8 +109,7 @@ class Repository:
                     self._unlist(name, f"{error.filename or self._root / name}: {error.strerror or error}")
             for name in sorted(({*self._catalog.models(), *self._problems}) - set(names)):
                 self._absent(name)
-            if not self._ready and self._serving.names():
-                self._ready = True
+            if self._readiness.reached(names):
                 self._on_ready()
 
     def _models(self) -> list[str] | None:

@@ -39,6 +39,7 @@ from serve_grpc.protocol import WireProtocol
 from serve_grpc.protocol.jaxport_v1 import JaxportV1
 from serve_grpc.protocol.open_inference import OpenInference
 from serve_grpc.protocol.tensorflow_serving import TensorflowServing
+from serve_grpc.readiness import Readiness
 from serve_grpc.records import Records
 from serve_grpc.repository import Repository
 from serve_grpc.rest import Rest
@@ -113,6 +114,7 @@ class Server:
         self._watch = CompileWatch(self._metrics)
         self._catalog = Catalog()
         self._serving = Serving(self._catalog)
+        self._readiness = Readiness(self._serving, settings.repository.ready)
         self._scheduler = Scheduler(settings.batch.max_latency)
         self._transport = open_transport(transport, listen, protocols, guard.certificates)
         self._why = transport.reason
@@ -141,6 +143,7 @@ class Server:
             self._watch,
             self._health.set_model,
             self._on_ready,
+            self._readiness,
             Memory(device, settings.batch.max_batch, settings.updates.memory_limit),
             settings.updates.unload_first,
         )
@@ -232,6 +235,7 @@ class Server:
             self._metrics,
             self._history,
             lambda: self._health.ready,
+            self._readiness.waiting,
             partial(device_memory, device.handle),
         )
 

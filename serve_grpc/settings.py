@@ -83,7 +83,8 @@ class BatchSettings:
 class RepositorySettings:
     """The models folder and the compile caches, which lie in `cache` unless another folder is given.
 
-    warm_only: fill the cache and end; wait: once there is a model to warm for.
+    warm_only: fill the cache and end; wait: once there is a model to warm for. ready: which of the models found at
+    start have to serve before the server is READY, "any" or "all".
     """
 
     models: Path
@@ -91,6 +92,7 @@ class RepositorySettings:
     cache_dir: Path | None = None
     warm_only: bool = False
     wait: bool = False
+    ready: str = "any"
 
     @property
     def cache(self) -> Path:

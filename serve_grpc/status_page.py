@@ -21,6 +21,7 @@ def render(overview: Json) -> bytes:
     body = "".join(
         (
             f'<h1>jaxport server <span class="tag {"good" if server["ready"] else "warn"}">{ready}</span></h1>',
+            _waiting(server["waiting_for"]),
             _facts(server),
             _traffic(overview["traffic"]),
             _summary(models),
@@ -39,6 +40,12 @@ def render(overview: Json) -> bytes:
         '<a href="/healthz">healthz</a> · <a href="/readyz">readyz</a></p></section></footer>'
         f"<script>{SCRIPT}</script></body></html>"
     ).encode()
+
+
+def _waiting(models: Sequence[str]) -> str:
+    if not models:
+        return ""
+    return f'<p class="reason">Not ready yet: no version serves of {", ".join(map(escape, models))}</p>'
 
 
 def _facts(server: Json) -> str:

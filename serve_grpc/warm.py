@@ -12,6 +12,7 @@ from serve_grpc.device import Device
 from serve_grpc.errors import ConfigError, LoadRefused
 from serve_grpc.memory import Memory
 from serve_grpc.metrics import Metrics
+from serve_grpc.readiness import Readiness
 from serve_grpc.repository import Repository
 from serve_grpc.scheduler import Scheduler
 from serve_grpc.serving import Serving
@@ -46,6 +47,7 @@ def warm(settings: ServeSettings, device: Device, cache: CompileCache) -> int:
         watch,
         on_health=lambda *_: None,
         on_ready=lambda: None,
+        readiness=Readiness(serving),
         memory=Memory(device, settings.batch.max_batch, settings.updates.memory_limit),
     )
     _poll(repository, serving, settings.repository)

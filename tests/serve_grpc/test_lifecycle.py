@@ -1,5 +1,6 @@
 """Starting, being ready, being asked to stop, and the HTTP port."""
 
+import json
 import os
 import shutil
 import signal
@@ -87,8 +88,7 @@ def test_a_broken_model_does_not_keep_the_others_from_being_ready(
 ) -> None:
     for name in ("echo", "mlp"):
         shutil.copytree(models / name, tmp_path / name)
-    with (tmp_path / "echo/1/manifest.json").open("a") as manifest:
-        manifest.write(" ")
+    broken(tmp_path / "echo/1")
     with ServerProcess(tmp_path, "--max-batch", "2", "--cache-dir", str(cache)) as server:
         server.ready()
         assert server.health("echo") == "NOT_SERVING"
@@ -99,6 +99,50 @@ def test_a_broken_model_does_not_keep_the_others_from_being_ready(
         assert "manifest.json" in (refused.value.details() or "")
         server.signal(signal.SIGINT)
         assert server.wait() == 0
+
+
+def broken(version: Path) -> None:
+    with (version / "manifest.json").open("a") as manifest:
+        manifest.write(" ")
+
+
+def test_with_ready_all_each_model_found_at_start_has_to_serve_once(
+    models: Path, tmp_path: Path, cache: Path
+) -> None:
+    """Its newest version need not; and what breaks or comes later takes nothing away."""
+    root, bad = tmp_path / "models", tmp_path / "bad"
+    shutil.copytree(models / "echo" / "1", bad)
+    broken(bad)
+    for model in ("echo", "going"):
+        shutil.copytree(bad, root / model / "1")
+    shutil.copytree(models / "mlp" / "1", root / "mlp" / "1")
+    shutil.copytree(bad, root / "mlp" / "2")
+
+    def waiting(server: ServerProcess) -> list[str]:
+        return json.loads(server.get("/status.json")[1])["server"]["waiting_for"]
+
+    with ServerProcess(root, "--ready", "all", "--max-batch", "2", "--cache-dir", str(cache)) as server:
+        server.listening()
+        server.line("not ready, by --ready all: no version serves of model=echo,going$")
+        assert waiting(server) == ["echo", "going"]
+        assert "Not ready yet: no version serves of echo, going" in server.get("/")[1]
+        assert server.get("/readyz")[0] == 503 and server.health() == "NOT_SERVING"
+        assert server.health("mlp") == "SERVING" and server.state("mlp") == {1: "SERVING", 2: "FAILED"}
+        shutil.rmtree(root / "going")
+        server.line("not ready, by --ready all: no version serves of model=echo$")
+        publish(bad, root / "later" / "1")
+        eventually(lambda: server.state("later") == {1: "FAILED"}, "a model that came later is tried")
+        assert waiting(server) == ["echo"]
+
+        publish(models / "echo" / "1", root / "echo" / "2")
+        server.ready()
+        assert server.get("/readyz")[0] == 200 and server.health() == "SERVING"
+        publish(bad, root / "echo" / "3")
+        eventually(lambda: server.state("echo").get(3) == "FAILED", "a version that does not load")
+        shutil.rmtree(root / "mlp")
+        eventually(lambda: not server.state("mlp"), "a model has gone")
+        assert waiting(server) == [] and server.get("/readyz")[0] == 200
+        assert sum("not ready" in line for line in server.lines) == 2, "each is said once"
 
 
 def test_sigterm_under_load_answers_everything_that_was_accepted(

@@ -58,7 +58,9 @@ def overview(catalog: Catalog, metrics: Metrics, history: History | None = None)
         time.time() - 4000,
     )
     memory = {"in_use": 3 << 30, "peak": 4 << 30, "limit": 22 << 30}
-    return Overview(facts, catalog, metrics, history or History(metrics), lambda: True, lambda: memory).read()
+    return Overview(
+        facts, catalog, metrics, history or History(metrics), lambda: True, tuple, lambda: memory
+    ).read()
 
 
 def busy(metrics: Metrics, model: str, number: int, calls: int = 300) -> None:
