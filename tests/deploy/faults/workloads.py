@@ -1,6 +1,6 @@
 """Faults in how Jobs and Deployments fail, end, roll and probe."""
 
-from tests.deploy.faults.planted import JOBSET, KUEUE, Fault, cut, put
+from tests.deploy.faults.planted import JOBSET, KEDA, KUEUE, Fault, cut, put
 from tests.deploy.policies import workloads
 
 FAULTS = (
@@ -105,5 +105,22 @@ FAULTS = (
         workloads.scaled_deployments_set_no_replicas,
         "undo",
         put(lambda p: p.spec("Deployment", "jaxport-serve"), replicas=2),
+    ),
+    Fault(
+        workloads.scaling_outlasts_a_compile,
+        "HorizontalPodAutoscaler jaxport-serve: scaleUp.stabilizationWindowSeconds 60",
+        put(
+            lambda p: p.spec("HorizontalPodAutoscaler", "jaxport-serve")["behavior"]["scaleUp"],
+            stabilizationWindowSeconds=60,
+        ),
+    ),
+    Fault(
+        workloads.scaling_outlasts_a_compile,
+        "ScaledObject jaxport-serve: scaleUp.stabilizationWindowSeconds 0",
+        cut(
+            lambda p: p.spec("ScaledObject", "jaxport-serve")["advanced"]["horizontalPodAutoscalerConfig"],
+            "behavior",
+        ),
+        KEDA,
     ),
 )

@@ -5,6 +5,7 @@ import contextlib
 import io
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 from jaxport.cli import COMMANDS, _parser
 from tests.deploy.objects import Container, Objects, Pod, pods
@@ -23,7 +24,12 @@ XLA_FLAGS = re.compile(r"^(--xla_\w+=\S+)( --xla_\w+=\S+)*$")
 
 
 def options(args: Sequence[str]) -> argparse.Namespace:
-    """Arguments of the `jaxport` command, parsed. Raises ValueError with what it would say."""
+    """Arguments of the `jaxport` command, parsed; not to be changed. Raises ValueError with what it would say."""
+    return _options(tuple(args))
+
+
+@cache
+def _options(args: tuple[str, ...]) -> argparse.Namespace:
     if not args or args[0] not in COMMANDS:
         raise ValueError(f"no command of jaxport: {' '.join(args[:1])!r}")
     said = io.StringIO()

@@ -1,6 +1,7 @@
 """Of the server and the Envoy beside it, which are one thing in two containers; and of the volume between the stages."""
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import PurePosixPath
 
 import yaml
@@ -24,7 +25,12 @@ def fronted(objects: Objects) -> Iterator[tuple[Pod, Container, Container, Mappi
         )
         envoy = next((c for c in pod.containers if "envoy" in c.spec["image"]), None)
         if server and envoy:
-            yield pod, server, envoy, yaml.safe_load(_configuration(objects, pod, envoy))
+            yield pod, server, envoy, _read(_configuration(objects, pod, envoy))
+
+
+@cache
+def _read(configuration: str) -> Mapping[str, object]:
+    return yaml.load(configuration, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
 
 
 def _configuration(objects: Objects, pod: Pod, envoy: Container) -> str:

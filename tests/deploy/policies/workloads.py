@@ -9,6 +9,8 @@ from tests.deploy.policies.commands import hook, options
 HOPELESS, STOPPED = {2, 3}, {75, 143}
 # After the server is gone, kubelet ends Envoy.
 LEFT_FOR_SIDECARS = 5
+# Seconds. A small model's buckets take one minute on two CPUs.
+COMPILE = 120
 
 
 def jobs_end(objects: Objects) -> Iterator[str]:
@@ -166,6 +168,17 @@ def scaled_deployments_set_no_replicas(objects: Objects) -> Iterator[str]:
         yield f"two autoscalers for one target: {names}"
 
 
+def scaling_outlasts_a_compile(objects: Objects) -> Iterator[str]:
+    """A server that compiles is busy without being loaded; a server more for that would come when it is over."""
+    for each in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject"):
+        spec = each["spec"]
+        if each["kind"] == "ScaledObject":
+            spec = spec.get("advanced", {}).get("horizontalPodAutoscalerConfig", {})
+        window = spec.get("behavior", {}).get("scaleUp", {}).get("stabilizationWindowSeconds", 0)
+        if window < COMPILE:
+            yield f"{named(each)}: scaleUp.stabilizationWindowSeconds {window}; needed: {COMPILE}, longer than a compile"
+
+
 POLICIES = (
     jobs_end,
     failures_are_told_apart,
@@ -176,4 +189,5 @@ POLICIES = (
     stops_are_in_time,
     rollouts_lose_nobody,
     scaled_deployments_set_no_replicas,
+    scaling_outlasts_a_compile,
 )
