@@ -13,17 +13,20 @@ from typing import Any
 import jax
 
 from converters.bundle import MODEL_NAME, list_versions, open_bundle, read_manifest
-from converters.errors import BadSpec, ConvertError
+from converters.errors import BadSpec, ConvertError, StorageError
 from converters.export import SIGNATURE, export_bundle, parse_version_name
 from converters.manifest import SequenceSpec
 from converters.publish import find_or_publish, storage_errors
 from converters.spec import TensorSpec
 from train_job.checkpoints import StepInfo, choose_step, load_params
+from train_job.errors import UsageError
 from train_job.presets import get_preset
 from train_job.runs import RunRecord, read_run
 
 EXAMPLE_ROWS = 64  # as many as the largest batch that an export proves
 WAIT_SECONDS = 5.0
+# One stale handle of NFS, as the record is replaced, does not end a wait of hours.
+MOST_UNREADABLE = 12
 
 
 @dataclass(frozen=True)
@@ -125,16 +128,34 @@ def _alike(
 
 def _finished(run_dir: Path, say: Callable[[str], None]) -> RunRecord:
     """The record of the run once it is finished. A run that is not there yet is waited for, too."""
-    told = False
+    told, unreadable = False, 0
     while True:
-        if (run_dir / "run.json").exists():
-            record = read_run(run_dir)
-            if record.finished:
+        try:
+            if (record := _record(run_dir)) is not None and record.finished:
                 return record
+            unreadable = 0
+        except StorageError as error:
+            unreadable += 1
+            if unreadable == MOST_UNREADABLE:
+                raise
+            say(f"{error}; trying again")
         if not told:
             say(f"waiting for {run_dir} to finish")
             told = True
         time.sleep(WAIT_SECONDS)
+
+
+def _record(run_dir: Path) -> RunRecord | None:
+    """None: there is none yet. StorageError: the volume does not give it now."""
+    with storage_errors(run_dir):
+        if not (run_dir / "run.json").exists():
+            return None
+        try:
+            return read_run(run_dir)
+        except UsageError as error:
+            if isinstance(error.__cause__, OSError):
+                raise error.__cause__ from None
+            raise
 
 
 def _provenance(record: RunRecord, chosen: StepInfo) -> dict[str, Any]:

@@ -34,8 +34,9 @@ class Refusals:
     def __init__(self) -> None:
         self._refused: dict[tuple[str, int], Refused] = {}
 
-    def __len__(self) -> int:
-        return len(self._refused)
+    def names(self) -> list[str]:
+        """What is refused, as "model/version", sorted."""
+        return [f"{model}/{version}" for model, version in sorted(self._refused)]
 
     def blocked(self, model_dir: Path) -> set[int]:
         """Versions of a model that are not to be tried now."""

@@ -63,6 +63,7 @@ class Repository:
         self._watch = watch
         self._on_ready = on_ready
         self._readiness = readiness
+        self.vanished = False  # a version went as it was loaded, in the last poll
         self._rules = RulesReader()
         self._refusals = Refusals()
         self._problems: dict[str, set[str]] = {}
@@ -90,14 +91,15 @@ class Repository:
         return not self._thread.is_alive()
 
     @property
-    def refused(self) -> int:
-        """How many versions are refused now; a model whose folder cannot be read counts as one."""
-        return len(self._refusals) + len(self._unlisted)
+    def refused(self) -> list[str]:
+        """What is refused now: versions, and models whose folder cannot be read."""
+        return self._refusals.names() + sorted(self._unlisted)
 
     def poll(self) -> None:
         """Reads the folder once and loads, replaces and unloads what changed."""
         with self._watch.loading():
             names = self._models()
+            self.vanished = False
             if names is None:
                 return
             for name in names:
@@ -250,6 +252,7 @@ class Repository:
         serves = version in self._serving.live(model).versions
         if _has_gone(path):
             log.warning("vanished model=%s version=%d while it was loaded", model, version)
+            self.vanished = True
             if not serves:
                 self._catalog.remove(model, version)
             return

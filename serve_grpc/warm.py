@@ -58,7 +58,8 @@ def warm(settings: ServeSettings, device: Device, cache: CompileCache) -> int:
         len(serving.names()), loader.compiled.total(), published.count, cache.folder,
     )  # fmt: skip
     if repository.refused:
-        raise LoadRefused(f"{repository.refused} of the versions could not be loaded; the log names them")
+        names = ", ".join(repository.refused)
+        raise LoadRefused(f"not loaded, for reasons that the log has: {names}; mend or remove it")
     if not serving.names():
         raise ConfigError(
             f"--models {settings.repository.models}: nothing in it to warm for; needed: folders <model>/<version>/, "
@@ -68,15 +69,21 @@ def warm(settings: ServeSettings, device: Device, cache: CompileCache) -> int:
 
 
 def _poll(repository: Repository, serving: Serving, settings: RepositorySettings) -> None:
-    """Loads what there is; with `wait`, what there is once there is something."""
-    repository.poll()
+    """Loads what there is; with `wait`, what there is once there is something. What does not load ends the wait, too."""
     told = False
-    while settings.wait and not (serving.names() or repository.refused):
+    while True:
+        repository.poll()
+        if repository.refused or repository.vanished:
+            # It may have been half copied or half deleted, and what is to replace it may have come meanwhile.
+            log.info("looking again in %gs at what did not load", settings.poll_seconds)
+            time.sleep(settings.poll_seconds)
+            repository.poll()
+        if not settings.wait or serving.names() or repository.refused:
+            return
         if not told:
             log.info("waiting for a first model in %s", settings.models)
             told = True
         time.sleep(settings.poll_seconds)
-        repository.poll()
 
 
 def warm_command(settings: ServeSettings) -> str:

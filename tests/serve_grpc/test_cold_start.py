@@ -133,6 +133,47 @@ def test_a_warm_job_that_is_to_wait_takes_the_first_model_that_comes(tmp_path: P
         job.communicate()
 
 
+def altered(version: Path) -> None:
+    with (version / "manifest.json").open("a") as manifest:
+        manifest.write(" ")
+
+
+def test_what_was_half_there_is_looked_at_again_before_a_warm_job_gives_up(
+    tmp_path: Path, warmed: Path
+) -> None:
+    """Once as it is being deleted, and once as it is being copied."""
+    version = tmp_path / "models" / "mlp" / "1"
+    shutil.copytree(warmed / "models" / "mlp" / "1", version)
+    altered(version)
+    job = warm_job(tmp_path, "--wait", "--poll-seconds", "1")
+    try:
+        assert job.stderr is not None
+        assert any("looking again in 1s" in line for line in job.stderr)
+        shutil.rmtree(version)
+        assert any("waiting for a first model" in line for line in job.stderr)
+        shutil.copytree(warmed / "models" / "mlp" / "1", tmp_path / "coming")
+        altered(tmp_path / "coming")
+        (tmp_path / "coming").rename(version)
+        assert any("looking again in 1s" in line for line in job.stderr)
+        shutil.copyfile(warmed / "models" / "mlp" / "1" / "manifest.json", version / "manifest.json")
+        code, said = finished(job)
+        assert code == 0 and "warmed models=1" in said, said
+    finally:
+        job.kill()
+        job.communicate()
+
+
+def test_a_warm_job_does_not_wait_on_for_a_model_that_is_broken(tmp_path: Path, warmed: Path) -> None:
+    shutil.copytree(warmed / "models" / "mlp" / "1", tmp_path / "models" / "mlp" / "1")
+    altered(tmp_path / "models" / "mlp" / "1")
+    code, said = finished(warm_job(tmp_path, "--wait", "--poll-seconds", "0.1"))
+    assert code == 3, said
+    assert said.splitlines()[-1].endswith(
+        "not loaded, for reasons that the log has: mlp/1; mend or remove it"
+    )
+    assert re.search(r"refused model=mlp version=1: .*manifest.json", said)
+
+
 def test_a_warm_job_takes_nothing_from_a_cache_of_jax(warmed: Path) -> None:
     """What JAX reads back from there does not load again when it is stored once more."""
     assert not (warmed / JAX_CACHE).exists() or not any((warmed / JAX_CACHE).iterdir())
