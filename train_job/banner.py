@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import jax
 
+from train_job.data.sources import name_of
 from train_job.mesh import Layout
 from train_job.presets import Dataset
 from train_job.settings import TrainSettings
@@ -64,6 +65,8 @@ def _model(settings: TrainSettings, abstract: Mapping[str, jax.ShapeDtypeStruct]
 def _data(settings: TrainSettings, data: Dataset) -> str:
     info = data.info
     why = "--data" if settings.data else "the preset's default, on every machine"
+    if info.source and info.name != (here := name_of(info.source)):
+        why = f"kept with the run; this image has the {here}"
     return f"{info.name} ({why}): {info.train} to train on, the last {info.validation} to validate; {info.sha256[:12]}"
 
 

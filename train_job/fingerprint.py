@@ -8,33 +8,35 @@ from collections.abc import Mapping
 from typing import Any
 
 from train_job.errors import FingerprintMismatch
-from train_job.presets import DataInfo, Preset
+from train_job.presets import Preset
 from train_job.settings import Hyperparameters
 
+DATA = "data.sha256"
 
-def fingerprint(preset: Preset, data: DataInfo, hyper: Hyperparameters) -> dict[str, Any]:
+
+def fingerprint(preset: Preset, data_sha256: str, hyper: Hyperparameters) -> dict[str, Any]:
     """Flat, plain values under the names a person would use to change them ("model.layers", "seed", ...)."""
     model = {f"model.{name}": value for name, value in preset.model_description().items()}
-    whole = {**model, "data.sha256": data.sha256, "optimizer": "adamw", **dataclasses.asdict(hyper)}
+    whole = {**model, DATA: data_sha256, "optimizer": "adamw", **dataclasses.asdict(hyper)}
     return json.loads(json.dumps(whole))  # as it will be read back: tuples become lists
 
 
-def require_same(run: str, recorded: Mapping[str, Any], asked: Mapping[str, Any], data: DataInfo) -> None:
+def require_same(run: str, recorded: Mapping[str, Any], asked: Mapping[str, Any], data_name: str) -> None:
     """Raises FingerprintMismatch naming the first field that differs between the run and the request."""
     for field in sorted(recorded.keys() | asked.keys()):
         was, now = recorded.get(field), asked.get(field)
         if was != now:
             raise FingerprintMismatch(
                 f"run {run!r}: {field} was {_brief(was)} when the run began, asked for now is {_brief(now)}; "
-                f"{_cure(field, was, data)}, choose another --run, or start over with --no-resume"
+                f"{_cure(field, was, data_name)}, choose another --run, or start over with --no-resume"
             )
 
 
-def _cure(field: str, was: Any, data: DataInfo) -> str:
+def _cure(field: str, was: Any, data_name: str) -> str:
     if field == "steps":
         return f"pass --steps {was}"
-    if field == "data.sha256":
-        return f"pass the --data the run began with (now {data.name!r})"
+    if field == DATA:
+        return f"pass the --data the run began with (now {data_name!r})"
     if field.startswith("model."):
         return "go back to the model the run began with"
     return f"pass --set {field}={was}"

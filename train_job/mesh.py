@@ -7,7 +7,6 @@ process is the mesh of size 1.
 from __future__ import annotations
 
 import atexit
-import hashlib
 import json
 import os
 import re
@@ -35,6 +34,7 @@ _LOOPBACK = re.compile(r"(localhost|127\.[\d.]+|\[::1\]):")
 _OF_PEERS = re.compile(
     r"gloo|nccl|coordination|barrier|heartbeat|UNAVAILABLE|DEADLINE_EXCEEDED", re.IGNORECASE
 )
+_STATUS = re.compile(r"[A-Z_]+: ")
 
 
 @dataclass(frozen=True)
@@ -83,17 +83,40 @@ class Layout:
             return number
         return int(multihost_utils.broadcast_one_to_all(np.asarray(number, np.int32)))
 
-    def require_equal(self, settings: Mapping[str, Any]) -> None:
-        """Returns when all have asked. Raises UsageError where process 0 was started with other settings."""
+    def sent_by_first(self, content: bytes) -> bytes:
+        """Process 0's `content`, for all."""
+        if self.processes.alone:
+            return content
+        size = self.said_by_first(len(content))
+        own = np.frombuffer(content, np.uint8) if self.processes.first else np.zeros(size, np.uint8)
+        return multihost_utils.broadcast_one_to_all(own).tobytes()
+
+    def said_by_all(self, values: np.ndarray) -> np.ndarray:
+        """The `values` of every process, one row for each; all of one shape and dtype."""
+        return np.asarray(multihost_utils.process_allgather(values))
+
+    def require_same(self, start: Mapping[str, Any]) -> None:
+        """`start` is what all are to be started with, plain values under the names a person would change.
+
+        Raises:
+            UsageError: in every process where it is not the same in all, and then before any of them goes on. One
+            that differs from process 0 names what does.
+        """
         if self.processes.alone:
             return
-        digest = np.frombuffer(
-            hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).digest(), np.uint8
-        )
-        if (multihost_utils.broadcast_one_to_all(digest) != digest).any():
+        text = json.dumps(start)
+        first = self.sent_by_first(text.encode()).decode()
+        others = np.flatnonzero(self.said_by_all(np.asarray(text != first)))
+        if text != first:
+            name, found, needed = _difference(json.loads(text), json.loads(first))
             raise UsageError(
-                f"process {self.processes.index} was started with another model, data or settings than process 0; "
+                f"{name}: found {found!r} in process {self.processes.index}, needs {needed!r} as in process 0; "
                 "start all processes with the same flags"
+            )
+        if others.size:
+            raise UsageError(
+                f"process {others[0]} was started with other flags than process 0: its log says which; start all "
+                "processes with the same"
             )
 
     def vote(self, stop: bool) -> jax.Array:
@@ -137,6 +160,12 @@ def lay_out(axes: Mapping[str, int], batch_rows: int, processes: Processes) -> L
         )
     mesh = Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,))
     return Layout(mesh, processes, batch_rows)
+
+
+def _difference(own: Mapping[str, Any], first: Mapping[str, Any]) -> tuple[str, Any, Any]:
+    """The first name under which two unequal mappings differ, and what each has there."""
+    names = [*first, *(name for name in own if name not in first)]
+    return next((name, own.get(name), first.get(name)) for name in names if own.get(name) != first.get(name))
 
 
 class Votes:
@@ -227,8 +256,13 @@ def peers() -> Iterator[None]:
 
 def of_a_peer(error: BaseException) -> bool:
     """Whether a peer that is gone is what this error comes from."""
-    return any(
-        isinstance(link, jax.errors.JaxRuntimeError) and _OF_PEERS.search(str(link)) for link in chain(error)
+    return any(_of_runtime(link) and _OF_PEERS.search(str(link)) for link in chain(error))
+
+
+def _of_runtime(error: BaseException) -> bool:
+    """A program that has run before raises the runtime's status as a ValueError."""
+    return isinstance(error, jax.errors.JaxRuntimeError) or (
+        isinstance(error, ValueError) and _STATUS.match(str(error)) is not None
     )
 
 

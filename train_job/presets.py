@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import numpy as np
     from flax import nnx
 
+    from train_job.data.sources import Corpus
+
 BUILT_IN = {
     "tiny": "train_job.zoo:tiny",
     "nano": "train_job.zoo:nano",
@@ -56,13 +58,19 @@ class ModelConfig(Protocol):
 
 @dataclass(frozen=True)
 class DataInfo:
-    """Which bytes a run learned from: a name for people, a digest and a size for the fingerprint."""
+    """Which bytes a run learned from: a name for people, a digest and a size for the fingerprint.
+
+    source: the word of `--data` of a source that can change or vanish by itself, such as "stdlib"; else empty.
+    content: its bytes, which the run then keeps, and gives to every later `Task.load`.
+    """
 
     name: str
     sha256: str
     bytes: int
     train: str  # what the training part holds, in words: "9,030,133 bytes"
     validation: str
+    source: str = ""
+    content: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -100,8 +108,11 @@ class Dataset(Protocol):
 class Task(Protocol):
     """What a model is trained to do, independent of its architecture."""
 
-    def load(self, data: str | None) -> Dataset:
-        """Reads the data named by `--data`, or the task's default. Raises UsageError, EnvironmentUnfit."""
+    def load(self, data: str | None, kept: Corpus | None = None) -> Dataset:
+        """Reads the data named by `--data`, or the task's default. Raises UsageError, EnvironmentUnfit.
+
+        kept: what to take in its place. Given only where an earlier load had a `DataInfo.content`: this is it.
+        """
         ...
 
     def loss(self, module: Any, batch: Mapping[str, jax.Array], rng: jax.Array) -> tuple[jax.Array, dict]:

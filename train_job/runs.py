@@ -18,6 +18,7 @@ from train_job.errors import RunBusy, StorageFailed, UsageError
 SCHEMA_VERSION = 1
 RECORD = "run.json"
 CHECKPOINTS = "checkpoints"
+KEPT_DATA = "data.bin"
 METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 PLOT = "loss.png"
@@ -30,7 +31,7 @@ class RunRecord:
 
     preset: "nano" or "package.module:factory", as `train_job.presets.get_preset` takes it.
     settings: hyperparameters and upkeep of the latest start. fingerprint: what may not change between starts.
-    data: name, sha256, bytes. baselines: reference metrics of the data. versions: of python and the libraries.
+    data: name, sha256, bytes and, of a source whose bytes the run keeps, source (train_job.kept). baselines: reference metrics of the data. versions: of python and the libraries.
     created_at: UTC, ISO 8601. finished: every planned step is done and its checkpoint is on disk.
     """
 
@@ -62,7 +63,10 @@ def read_run(run_dir: Path) -> RunRecord:
         found = raw.get("schema_version") if isinstance(raw, dict) else type(raw).__name__
         raise UsageError(f"{path}: schema_version is {found}, this jaxport reads {SCHEMA_VERSION}")
     try:
-        return RunRecord(**raw)
+        record = RunRecord(**raw)
+        if not isinstance(record.fingerprint, dict) or not isinstance(record.data, dict):
+            raise TypeError("fingerprint and data have to be objects")
+        return record
     except TypeError as error:
         raise UsageError(f"{path}: {error}; restore the file or choose another --run") from error
 

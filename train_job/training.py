@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -20,12 +19,13 @@ from train_job.banner import banner
 from train_job.checkpoints import Checkpoints
 from train_job.errors import EnvironmentUnfit, StorageFailed
 from train_job.fingerprint import fingerprint, require_same
+from train_job.kept import KeptData, keep, kept_data, load_data, shared
 from train_job.loop import Loop
 from train_job.mesh import Layout, joined, lay_out, peers
 from train_job.metrics import MetricsLog, read_metrics
 from train_job.plot import draw_plot
 from train_job.preemption import EXIT_PREEMPTED, Preemption
-from train_job.presets import Dataset
+from train_job.presets import DataInfo, Dataset
 from train_job.progress import Quiet, reporter
 from train_job.runs import RECORD, RunRecord, read_run, sync_directory, write_run, writing
 from train_job.settings import TrainSettings
@@ -39,35 +39,38 @@ EXIT_DONE = 0
 def train_run(settings: TrainSettings, preemption: Preemption) -> int:
     """What `train_job.job.train` documents, under the signal handling of `preemption`."""
     with preemption.nothing_to_save():
-        data = settings.preset.task.load(settings.data)
-        wanted = fingerprint(settings.preset, data.info, settings.hyper)
-    # Before the peers are waited for: a process that is started again after the others have ended has none.
-    if settings.resume and _is_finished(settings, wanted, data):
+        record = _recorded(settings.run_dir) if settings.resume else None
+        kept = kept_data(settings, record)
+        data, known = None, kept
+        if known is None:
+            data = load_data(settings, None)
+            known = data.info
+        finished = record is not None and _is_finished(settings, record, known)
+    # Before the peers are waited for: a process that is started again after the others have ended has none. Before
+    # the lock is taken and kept data read: a finished run on a read-only volume, or without them, is a finished run.
+    if finished:
         print(f"{settings.run_dir}: finished, {settings.hyper.steps} of {settings.hyper.steps} steps")
         return EXIT_DONE
     with ExitStack() as stack:
         with preemption.nothing_to_save():
+            data = data or load_data(settings, kept)
             stack.enter_context(joined(settings.processes))
             _require_device()
             layout = lay_out(settings.mesh, settings.hyper.batch_size, settings.processes)
+            layout.require_same(_start(settings, data.info))
+            data = shared(settings, data, layout)
         if settings.processes.first:
             if not settings.resume:
                 _move_aside(settings.run_dir)
             stack.enter_context(writing(settings.run_dir))
-        return _train_under_lock(settings, data, wanted, layout, preemption)
+        return _train_under_lock(settings, data, layout, preemption)
 
 
-def _train_under_lock(
-    settings: TrainSettings,
-    data: Dataset,
-    wanted: Mapping[str, Any],
-    layout: Layout,
-    preemption: Preemption,
-) -> int:
+def _train_under_lock(settings: TrainSettings, data: Dataset, layout: Layout, preemption: Preemption) -> int:
     """The part that needs the run's lock, which process 0 holds for all."""
     with preemption.nothing_to_save():
-        record = _begin(settings, data, wanted) if settings.processes.first else None
-        layout.require_equal(wanted)
+        record = _begin(settings, data) if settings.processes.first else None
+        layout.said_by_first(0)  # the others write into the folder that process 0 makes
     with Checkpoints(settings.run_dir, settings.upkeep, settings.processes) as checkpoints, peers():
         done = _train_to_the_end(settings, data, layout, checkpoints, preemption)
     if done < settings.hyper.steps:
@@ -139,12 +142,24 @@ def _recorded(run_dir: Path) -> RunRecord | None:
     return read_run(run_dir) if (run_dir / RECORD).exists() else None
 
 
-def _is_finished(settings: TrainSettings, wanted: Mapping[str, Any], data: Dataset) -> bool:
-    """Asked before the lock is taken, so that a finished run on a read-only volume is still a finished run."""
-    record = _recorded(settings.run_dir)
-    if record is not None:
-        require_same(settings.run, record.fingerprint, wanted, data.info)
-    return record is not None and record.finished
+def _is_finished(settings: TrainSettings, record: RunRecord, data: DataInfo | KeptData) -> bool:
+    """Raises FingerprintMismatch where the run is another than the one asked for."""
+    wanted = fingerprint(settings.preset, data.sha256, settings.hyper)
+    require_same(settings.run, record.fingerprint, wanted, data.name)
+    return record.finished
+
+
+def _start(settings: TrainSettings, data: DataInfo) -> dict[str, Any]:
+    """What every process is to be started with, under the names a person would use to change it."""
+    model = fingerprint(settings.preset, data.sha256, settings.hyper)
+    flags = {**dataclasses.asdict(settings.hyper), **dataclasses.asdict(settings.upkeep)}
+    return {
+        "--root and --run": str(settings.run_dir.resolve()),
+        "--no-resume": not settings.resume,
+        "--data": data.source or data.sha256,  # what the former gives may differ: see `shared`
+        **{name: value for name, value in model.items() if name.startswith("model.")},
+        **{"--steps" if key == "steps" else f"--set {key}": value for key, value in flags.items()},
+    }
 
 
 def _move_aside(run_dir: Path) -> None:
@@ -167,18 +182,20 @@ def _move_aside(run_dir: Path) -> None:
     print(f"{run_dir}: moved to {aside}")
 
 
-def _begin(settings: TrainSettings, data: Dataset, wanted: Mapping[str, Any]) -> RunRecord:
+def _begin(settings: TrainSettings, data: Dataset) -> RunRecord:
     """Writes `run.json` for a new run; for one on disk, checks the fingerprint before anything is read."""
-    record = _recorded(settings.run_dir)
+    record, info = _recorded(settings.run_dir), data.info
+    wanted = fingerprint(settings.preset, info.sha256, settings.hyper)
     if record is not None:
-        require_same(settings.run, record.fingerprint, wanted, data.info)
-    info = data.info
+        require_same(settings.run, record.fingerprint, wanted, info.name)
+    keep(settings.run_dir, info)  # first: a record that names a source promises its bytes
+    source = {"source": info.source} if info.content is not None else {}
     latest = RunRecord(
         run=settings.run,
         preset=settings.preset_name,
         settings={**dataclasses.asdict(settings.hyper), **dataclasses.asdict(settings.upkeep)},
-        fingerprint=dict(wanted),
-        data={"name": info.name, "sha256": info.sha256, "bytes": info.bytes},
+        fingerprint=wanted,
+        data={"name": info.name, "sha256": info.sha256, "bytes": info.bytes, **source},
         baselines={name: base.value for name, base in data.baselines().items()},
         versions=_versions(),
         created_at=record.created_at if record else datetime.now(UTC).isoformat(timespec="seconds"),

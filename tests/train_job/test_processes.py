@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -123,6 +123,8 @@ def test_only_errors_of_peers_are_taken_for_a_lost_one(tmp_path: Path) -> None:
     saving = StorageFailed("cannot write")
     saving.__cause__ = gone
     assert of_a_peer(gone)
+    assert of_a_peer(ValueError("UNKNOWN: Gloo all-reduce failed: Connection reset by peer"))
+    assert not of_a_peer(ValueError("not a readable barrier"))
     assert of_a_peer(saving)
     assert not of_a_peer(JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8589934592 bytes."))
     assert not of_a_peer(StorageFailed.at(tmp_path, OSError("gloo")))
@@ -208,14 +210,37 @@ def test_what_one_process_saved_two_go_on_from(
     assert list_steps(tmp_path / "runs" / "toy")[-1].step == STEPS
 
 
-def test_processes_of_other_settings_do_not_train_together(tmp_path: Path) -> None:
+def test_processes_of_another_run_do_not_train_together_and_leave_no_trace(tmp_path: Path) -> None:
     port = pairs.free_port()
-    began = [pairs.start(0, port, tmp_path), pairs.start(1, port, tmp_path, ["--set", "seed=1"])]
+    began = [pairs.start(0, port, tmp_path), pairs.start(1, port, tmp_path, ["--run", "other"])]
     first, second = map(pairs.end, began)
-    assert second.code == 2
-    assert "process 1 was started with another model, data or settings than process 0" in second.said
-    assert first.code == 75
-    assert "error: a peer process was lost" in first.said
+    assert (first.code, second.code) == (2, 2), first.said + second.said
+    runs = tmp_path.resolve() / "runs"
+    assert (
+        f"error: --root and --run: found '{runs / 'other'}' in process 1, needs '{runs / 'toy'}' as in process 0; start"
+        in second.said
+    )
+    assert "error: process 1 was started with other flags than process 0: its log says which" in first.said
+    assert not runs.exists()
+
+
+@pytest.mark.parametrize(
+    ("own", "first", "message"),
+    [
+        ({"--set seed": 1}, {"--set seed": 0}, r"--set seed: found 1 in process 1, needs 0 as in process 0"),
+        ({"a": 1}, {"a": 1, "b": (2,)}, r"b: found None in process 1, needs \[2\]"),
+        ({"a": 1, "b": 2}, {"a": 1}, r"b: found 2 in process 1, needs None"),
+    ],
+)
+def test_what_differs_from_process_0_is_named(
+    own: Mapping[str, Any], first: Mapping[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = Layout(cast("Any", None), Processes(2, 1, "train-0.train:8476"), 4)
+    monkeypatch.setattr(Layout, "sent_by_first", lambda self, content: json.dumps(first).encode())
+    monkeypatch.setattr(Layout, "said_by_all", lambda self, value: np.asarray([False, value]))
+    layout.require_same(first)
+    with pytest.raises(UsageError, match=message):
+        layout.require_same(own)
 
 
 def test_a_peer_that_does_not_come_is_not_waited_for_forever(tmp_path: Path) -> None:

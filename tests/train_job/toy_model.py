@@ -1,21 +1,25 @@
 """Presets small enough to train in a second, reached by `--model toy_model:NAME` as a user's would be.
 
 STOP_AT in the environment makes the data send this process SIGTERM when that step's batch is asked for: a
-preemption at a known moment. KILL_AT sends SIGKILL.
+preemption at a known moment. KILL_AT sends SIGKILL. PYTHON_OF_IMAGE makes the default data a small standard library
+of that version: that of 1.0 is argparse.py, every other has a byte more.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import os
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 
 import jax
 import numpy as np
 from flax import nnx
 
 from train_job.data.draws import EVERY
+from train_job.data.sources import Corpus
 from train_job.data.text import TextData
 from train_job.models.mlp import MlpConfig
 from train_job.models.transformer import TransformerConfig
@@ -41,8 +45,12 @@ class StoppingText(TextData):
 class StoppingNextToken(NextToken):
     """Next-byte prediction over StoppingText."""
 
-    def load(self, data: str | None) -> TextData:
-        loaded = super().load(data)
+    def load(self, data: str | None, kept: Corpus | None = None) -> TextData:
+        python = os.environ.get("PYTHON_OF_IMAGE")
+        if python and kept is None:
+            content = Path(argparse.__file__).read_bytes() + b"\n" * (python != "1.0")
+            kept = Corpus(f"standard library of Python {python}", content, "stdlib")
+        loaded = super().load(data, kept)
         return StoppingText(
             **{entry.name: getattr(loaded, entry.name) for entry in dataclasses.fields(loaded)}
         )

@@ -40,10 +40,14 @@ _NOT_EVERYWHERE = frozenset(
 
 @dataclass(frozen=True)
 class Corpus:
-    """One text as bytes (`uint8` values), with the name people know it by."""
+    """One text as bytes (`uint8` values), with the name people know it by.
+
+    source: the word of `--data`, where these bytes can change or vanish by themselves; else empty.
+    """
 
     name: str
     content: bytes
+    source: str = ""
 
     @property
     def sha256(self) -> str:
@@ -60,7 +64,7 @@ def read_corpus(data: str) -> Corpus:
     if data == "stdlib":
         return read_stdlib()
     if data == "tinyshakespeare":
-        return Corpus("tinyshakespeare", fetch(TINYSHAKESPEARE_URL, TINYSHAKESPEARE_SHA256, cache_dir()))
+        return Corpus(data, fetch(TINYSHAKESPEARE_URL, TINYSHAKESPEARE_SHA256, cache_dir()), source=data)
     return read_files(data)
 
 
@@ -72,8 +76,13 @@ def read_stdlib() -> Corpus:
         content += path.read_bytes()
         if len(content) >= MAX_BYTES:
             break
+    return Corpus(name_of("stdlib"), bytes(content[:MAX_BYTES]), source="stdlib")
+
+
+def name_of(source: str) -> str:
+    """What `read_corpus(source).name` is, without reading, where `source` is "stdlib" or "tinyshakespeare"."""
     version = ".".join(map(str, sys.version_info[:3]))
-    return Corpus(f"standard library of Python {version}", bytes(content[:MAX_BYTES]))
+    return f"standard library of Python {version}" if source == "stdlib" else source
 
 
 def _sources(root: Path) -> Iterator[Path]:

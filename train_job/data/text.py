@@ -66,6 +66,8 @@ def cut(corpus: Corpus, context: int) -> TextData:
         bytes=len(tokens),
         train=f"{len(train):,} bytes",
         validation=f"{len(validation):,} bytes",
+        source=corpus.source,
+        content=corpus.content if corpus.source else None,
     )
     return TextData(info, train, validation, context)
 

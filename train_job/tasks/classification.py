@@ -13,6 +13,7 @@ import optax
 
 from train_job.data.digits import DigitsData, read_digits
 from train_job.data.draws import draw
+from train_job.data.sources import Corpus
 from train_job.errors import UsageError
 from train_job.presets import PredictSignature
 
@@ -24,8 +25,9 @@ class DigitClassification:
     unit: str = "images"
     headline: str = "val_accuracy"
 
-    def load(self, data: str | None) -> DigitsData:
-        """The bundled digits. Raises UsageError when `--data` asks for anything else."""
+    def load(self, data: str | None, kept: Corpus | None = None) -> DigitsData:
+        """The bundled digits, which no run keeps. Raises UsageError when `--data` asks for anything else."""
+        del kept
         if data not in (None, "digits"):
             raise UsageError(
                 f"--data: found {data!r}; the digits preset brings its own data: leave --data out"

@@ -13,7 +13,7 @@ import numpy as np
 import optax
 
 from train_job.data.draws import draw
-from train_job.data.sources import read_corpus, read_stdlib
+from train_job.data.sources import Corpus, read_corpus, read_stdlib
 from train_job.data.text import TextData, cut
 from train_job.presets import PredictSignature
 from train_job.settings import DEFAULT_DATA
@@ -27,9 +27,9 @@ class NextToken:
     unit: str = "tokens"
     headline: str = "val_bits_per_byte"
 
-    def load(self, data: str | None) -> TextData:
-        """Reads `--data` (default: the standard library's sources) and splits it in sequence."""
-        return cut(read_corpus(DEFAULT_DATA if data is None else data), self.context)
+    def load(self, data: str | None, kept: Corpus | None = None) -> TextData:
+        """Splits `kept`, or `--data` (default: the standard library's sources), in sequence."""
+        return cut(kept or read_corpus(DEFAULT_DATA if data is None else data), self.context)
 
     def loss(self, module: Any, batch: Mapping[str, jax.Array], rng: jax.Array) -> tuple[jax.Array, dict]:
         """Cross-entropy of "tokens" [b, context + 1], whose last `context` are the targets."""
