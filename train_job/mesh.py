@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, Sharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-from train_job.errors import EnvironmentUnfit, PeerLost, UsageError, chain
+from train_job.errors import EnvironmentUnfit, PeerLost, TrainError, UsageError, chain
 from train_job.preemption import EXIT_PREEMPTED, Preemption
 from train_job.presets import Dataset
 from train_job.processes import Processes
@@ -35,6 +36,7 @@ _OF_PEERS = re.compile(
     r"gloo|nccl|coordination|barrier|heartbeat|UNAVAILABLE|DEADLINE_EXCEEDED", re.IGNORECASE
 )
 _STATUS = re.compile(r"[A-Z_]+: ")
+_JAX_WAITS_LONGER_S = 60  # its own timeout takes seconds more than it is given, and ends in an abort
 
 
 @dataclass(frozen=True)
@@ -220,16 +222,17 @@ def joined(processes: Processes) -> Iterator[None]:
     own = processes.coordinator if _LOOPBACK.match(processes.coordinator) else None
     if processes.first:
         _require_port(processes.coordinator, everywhere=own is None)
-    jax.distributed.initialize(
-        processes.coordinator,
-        processes.count,
-        processes.index,
-        cluster_detection_method="deactivate",  # else it asks Kubernetes, with a token that the pod does not have
-        initialization_timeout=processes.wait_s,
-        heartbeat_timeout_seconds=processes.silence_s,
-        shutdown_timeout_seconds=processes.silence_s,
-        coordinator_bind_address=own,
-    )
+    with _at_most(processes):
+        jax.distributed.initialize(
+            processes.coordinator,
+            processes.count,
+            processes.index,
+            cluster_detection_method="deactivate",  # else it asks Kubernetes, with a token that the pod does not have
+            initialization_timeout=processes.wait_s + _JAX_WAITS_LONGER_S,
+            heartbeat_timeout_seconds=processes.silence_s,
+            shutdown_timeout_seconds=processes.silence_s,
+            coordinator_bind_address=own,
+        )
     try:
         with peers():
             yield
@@ -266,6 +269,58 @@ def _of_runtime(error: BaseException) -> bool:
     )
 
 
+@contextmanager
+def _at_most(processes: Processes) -> Iterator[None]:
+    """Within, the process ends with a line and its exit code when the others have not come in time."""
+    timer = threading.Timer(processes.wait_s, _give_up, [processes])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _give_up(processes: Processes) -> None:
+    error = not_joined(processes)
+    with suppress(OSError):
+        print(f"error: {error}", file=sys.stderr, flush=True)
+    _leave_at_once(error.exit_code)
+
+
+def not_joined(processes: Processes) -> TrainError:
+    """Why the processes have not found each other, as far as this one can know."""
+    where, waited = processes.coordinator, f"within {processes.wait_s} s"
+    if processes.first and not _is_here(where):
+        return EnvironmentUnfit(
+            f"JAX_COORDINATOR_ADDRESS: found {where}, which is no address of the machine of process 0, and it was not "
+            f"reached there {waited}; set it to where process 0 listens"
+        )
+    return PeerLost(
+        f"JAX_COORDINATOR_ADDRESS: not all of {processes.count} processes were at {where} {waited}; start again, or "
+        "raise --wait-for-peers"
+    )
+
+
+def _is_here(address: str) -> bool:
+    """Whether the host of an address is this machine, by one of its addresses. A name that is not known is not."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return any(_can_bind(family, place) for family, _, _, _, place in found)
+
+
+def _can_bind(family: int, place: Any) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind(place)
+    except OSError:
+        return False
+    return True
+
+
 def _require_port(address: str, everywhere: bool) -> None:
     """Where it cannot listen, JAX's coordinator ends the process by a segmentation fault."""
     host, _, port = address.rpartition(":")
@@ -276,7 +331,7 @@ def _require_port(address: str, everywhere: bool) -> None:
         socket.create_server((host, int(port)), family=family, dualstack_ipv6=both).close()
     except OSError as error:
         raise EnvironmentUnfit(
-            f"JAX_COORDINATOR_ADDRESS: process 0 cannot listen on {address}: {os.strerror(error.errno or 0)}; choose another port"
+            f"JAX_COORDINATOR_ADDRESS: process 0 cannot listen on {address}: {os.strerror(error.errno or 0)}; choose another address or port"
         ) from error
 
 

@@ -77,7 +77,7 @@ class Preemption:
         self._idle = True
         try:
             if self.requested:
-                self._end("before the first step")
+                self._end("while starting")
             yield
         finally:
             self._idle = False
@@ -91,7 +91,7 @@ class Preemption:
             seen += 1
             self._requested = True
             if self._idle:
-                self._end("before the first step")
+                self._end("while starting")
             elif seen > 1:
                 self._end("by a second signal")
 

@@ -68,7 +68,7 @@ def test_a_signal_while_compiling_ends_at_once(
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == EXIT_PREEMPTED
     assert time.monotonic() - began < 2
-    assert "preempted before the first step; nothing to save yet" in log.read_text()
+    assert "preempted while starting; nothing to save yet" in log.read_text()
 
 
 def test_a_closed_terminal_ends_the_run_after_a_save(text: Path, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_the_last_words_speak_of_a_checkpoint_only_where_there_is_one(
     with Preemption(tmp_path, leave=left.append) as preemption, preemption.nothing_to_save():
         os.kill(os.getpid(), signal.SIGTERM)
         wait_until(lambda: left == [EXIT_PREEMPTED], "the end")
-    assert capsys.readouterr().out == f"preempted before the first step; {words}\n"
+    assert capsys.readouterr().out == f"preempted while starting; {words}\n"
 
 
 def test_a_second_signal_does_not_wait_for_the_first() -> None:

@@ -24,7 +24,7 @@ from train_job.checkpoints import list_steps
 from train_job.data.digits import read_digits
 from train_job.errors import EnvironmentUnfit, StorageFailed, UsageError
 from train_job.job import train
-from train_job.mesh import Layout, joined, lay_out, of_a_peer
+from train_job.mesh import Layout, joined, lay_out, not_joined, of_a_peer
 from train_job.metrics import read_metrics
 from train_job.optimizer import optimizer
 from train_job.presets import get_preset
@@ -243,9 +243,30 @@ def test_what_differs_from_process_0_is_named(
         layout.require_same(own)
 
 
-def test_a_peer_that_does_not_come_is_not_waited_for_forever(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("index", "address", "code", "words"),
+    [
+        (1, "127.0.0.1", 75, "not all of 2 processes were at 127.0.0.1:"),
+        (0, "192.0.2.1", 4, "found 192.0.2.1:"),  # of RFC 5737: nobody's
+    ],
+)
+def test_a_peer_that_does_not_come_is_not_waited_for_forever(
+    index: int, address: str, code: int, words: str, tmp_path: Path
+) -> None:
+    port = pairs.free_port()
+    place = {"JAX_COORDINATOR_ADDRESS": f"{address}:{port}"}
     began = time.monotonic()
-    ended = pairs.end(pairs.start(1, pairs.free_port(), tmp_path, ["--wait-for-peers", "1"]))
-    assert ended.code == 75
-    assert "not all of 2 processes were at 127.0.0.1:" in ended.said
+    ended = pairs.end(pairs.start(index, port, tmp_path, ["--wait-for-peers", "1"], place))
+    assert ended.code == code
+    assert ended.said.startswith(f"error: JAX_COORDINATOR_ADDRESS: {words}{port}")
+    assert "within 1 s" in ended.said
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize(
+    ("host", "here"), [("127.0.0.1", True), ("192.0.2.1", False), ("no.such.invalid", False)]
+)
+def test_process_0_knows_an_address_that_is_not_its_own(host: str, here: bool) -> None:
+    first, second = (not_joined(Processes(2, index, f"{host}:8476")) for index in (0, 1))
+    assert second.exit_code == 75
+    assert first.exit_code == (75 if here else 4)
