@@ -95,3 +95,11 @@ def test_nothing_committed_knows_the_machine_it_was_written_on() -> None:
     for file in files:
         if file.is_file() and file != Path(__file__):
             assert not home.search(file.read_text(errors="replace")), file
+
+
+@pytest.mark.parametrize("name", [".venv", ".venv-conformance"])
+def test_a_venv_that_is_a_link_is_ignored_too(name: str) -> None:
+    """A pattern that ends with a slash is for folders alone; what is not there is none."""
+    command = ["git", "check-ignore", "--no-index", "--verbose", f"docs/{name}"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    assert said.startswith(".gitignore:"), said  # and not by what this clone alone excludes
