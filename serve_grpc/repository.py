@@ -19,7 +19,7 @@ from serve_grpc.compiles import CompileWatch
 from serve_grpc.memory import Memory
 from serve_grpc.metrics import Metrics
 from serve_grpc.plan import Plan, make_plan
-from serve_grpc.readiness import POLLS_UNTIL_GONE, Readiness
+from serve_grpc.readiness import POLLS_UNTIL_GONE
 from serve_grpc.refusals import Fingerprint, Refusals, fingerprint, manifest_digest
 from serve_grpc.rules import Rules, RulesReader
 from serve_grpc.scheduler import Scheduler
@@ -36,7 +36,7 @@ class Repository:
     """Polls `root`/<model>/<version>/, and the policy and labels beside the versions.
 
     on_health: called with a model's name and whether it serves; None: it has gone.
-    on_ready: called once, when every model of the first poll was tried and `readiness` is content.
+    on_polled: called with the models in the folder, when each of them was tried.
     """
 
     def __init__(
@@ -49,8 +49,7 @@ class Repository:
         metrics: Metrics,
         watch: CompileWatch,
         on_health: Callable[[str, bool | None], None],
-        on_ready: Callable[[], None],
-        readiness: Readiness,
+        on_polled: Callable[[Iterable[str]], None],
         memory: Memory,
         unload_first: bool = False,
     ) -> None:
@@ -61,8 +60,7 @@ class Repository:
         self._admission = Admission(loader, memory, serving, self._swapper, unload_first)
         self._metrics = metrics
         self._watch = watch
-        self._on_ready = on_ready
-        self._readiness = readiness
+        self._on_polled = on_polled
         self.vanished = False  # a version went as it was loaded, in the last poll
         self._rules = RulesReader()
         self._refusals = Refusals()
@@ -111,8 +109,7 @@ class Repository:
                     self._unlist(name, f"{error.filename or self._root / name}: {error.strerror or error}")
             for name in sorted(({*self._catalog.models(), *self._problems}) - set(names)):
                 self._absent(name)
-            if self._readiness.reached(names):
-                self._on_ready()
+            self._on_polled(names)
 
     def _models(self) -> list[str] | None:
         """The models in the folder; None when it cannot be read: that is no reason to unload anything."""

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -142,8 +142,7 @@ class Server:
             self._metrics,
             self._watch,
             self._health.set_model,
-            self._on_ready,
-            self._readiness,
+            self._on_polled,
             Memory(device, settings.batch.max_batch, settings.updates.memory_limit),
             settings.updates.unload_first,
         )
@@ -199,6 +198,10 @@ class Server:
         if not idle:
             leave_at_once(0)
         return 0
+
+    def _on_polled(self, models: Iterable[str]) -> None:
+        if self._readiness.reached(models):
+            self._on_ready()
 
     def _on_ready(self) -> None:
         self._watch.ready = True

@@ -12,7 +12,6 @@ from serve_grpc.device import Device
 from serve_grpc.errors import ConfigError, LoadRefused
 from serve_grpc.memory import Memory
 from serve_grpc.metrics import Metrics
-from serve_grpc.readiness import Readiness
 from serve_grpc.repository import Repository
 from serve_grpc.scheduler import Scheduler
 from serve_grpc.serving import Serving
@@ -46,8 +45,7 @@ def warm(settings: ServeSettings, device: Device, cache: CompileCache) -> int:
         metrics,
         watch,
         on_health=lambda *_: None,
-        on_ready=lambda: None,
-        readiness=Readiness(serving),
+        on_polled=lambda _: None,
         memory=Memory(device, settings.batch.max_batch, settings.updates.memory_limit),
     )
     _poll(repository, serving, settings.repository)

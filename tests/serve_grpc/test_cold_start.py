@@ -172,6 +172,7 @@ def test_a_warm_job_does_not_wait_on_for_a_model_that_is_broken(tmp_path: Path, 
         "not loaded, for reasons that the log has: mlp/1; mend or remove it"
     )
     assert re.search(r"refused model=mlp version=1: .*manifest.json", said)
+    assert "ready" not in said, "it is no server"
 
 
 def test_a_warm_job_takes_nothing_from_a_cache_of_jax(warmed: Path) -> None:
