@@ -1,0 +1,66 @@
+# The other half of what deploy/ needs to know of this cluster, written as the overlay that says it:
+#   terraform -chdir=terraform output -raw kustomization > deploy/overlays/mine/kustomization.yaml
+locals {
+  gpus = var.serve_pool.enabled || var.train_pool.enabled
+
+  # Which pool each stage's pods go to. Where nodes are queued, only what asks the queue gets one.
+  pool_of = !local.gpus ? {} : {
+    train = var.train_pool.enabled ? "train-l4" : "serve-l4"
+    warm  = var.train_pool.enabled && !var.train_pool.queued_provisioning ? "train-l4" : "serve-l4"
+    serve = var.serve_pool.enabled ? "serve-l4" : "train-l4"
+  }
+
+  # Emails are made of names that are known before there is an account.
+  service_accounts = { for stage in local.stages : stage => "${var.cluster_name}-${stage}@${var.project_id}.iam.gserviceaccount.com" }
+
+  # overlays/cpu names the images as `make images` does, overlays/gke-l4 as a registry of somebody else's.
+  image_names = local.gpus ? "europe-west4-docker.pkg.dev/my-project/jaxport" : "localhost/jaxport"
+
+  # overlays/gke-l4 sends train and warm to Spot nodes, and lets them bear the taint.
+  placements = {
+    for stage, pool in local.pool_of : stage => concat(
+      stage != "serve" && !local.gpu_pools[pool].spot ? [
+        { op = "remove", path = "/spec/template/spec/nodeSelector/cloud.google.com~1gke-spot" },
+      ] : [],
+      [{ op = "add", path = "/spec/template/spec/nodeSelector/cloud.google.com~1gke-nodepool", value = pool }],
+      [
+        for taint in local.taints[pool] : {
+          op    = "add"
+          path  = "/spec/template/spec/tolerations/-"
+          value = { key = taint.key, operator = "Equal", value = taint.value, effect = "NoSchedule" }
+        }
+        if taint.key == "cloud.google.com/gke-flex-start" || (taint.key == "cloud.google.com/gke-spot" && stage == "serve")
+      ],
+    )
+  }
+
+  kustomization = {
+    apiVersion = "kustomize.config.k8s.io/v1beta1"
+    kind       = "Kustomization"
+    resources  = [local.gpus ? "../gke-l4" : "../cpu"]
+    images = concat(
+      [for image in ["train", "export", "serve"] : { name = "${local.image_names}/${image}", newName = "${local.registry}/${image}" }],
+      [{ name = "docker.io/envoyproxy/envoy", newName = "${local.mirror}/envoyproxy/envoy" }],
+    )
+    patches = concat(
+      [
+        for stage, email in local.service_accounts : {
+          target = { kind = "ServiceAccount", name = "jaxport-${stage}" }
+          patch  = yamlencode([{ op = "add", path = "/metadata/annotations", value = { "iam.gke.io/gcp-service-account" = email } }])
+        }
+      ],
+      [
+        for stage, operations in local.placements : {
+          target = { kind = "(Job|Deployment)", name = "jaxport-${stage}" }
+          patch  = yamlencode(operations)
+        }
+      ],
+      local.gpus ? [
+        {
+          target = { kind = "StorageClass", name = "jaxport-filestore" }
+          patch  = yamlencode([{ op = "replace", path = "/parameters/network", value = google_compute_network.vpc.name }])
+        }
+      ] : [],
+    )
+  }
+}
