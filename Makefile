@@ -3,11 +3,12 @@ PY   := .venv/bin/python
 MARK := .venv/.installed
 PIP  := --quiet --disable-pip-version-check --no-deps
 CLIENTS := .venv-conformance/.locked
+TERRAFORM_TOOLS := .venv-terraform/.made
 WORKERS ?= 2
 PYTHON ?= python3
 ACCELERATOR ?= cpu
 
-.PHONY: help setup run test check bench bench-peers images test-images format proto lock clean
+.PHONY: help setup run test check bench bench-peers images test-images test-terraform format proto lock clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -59,6 +60,12 @@ images:  ## the container images, with podman or docker; ACCELERATOR=cuda12 for 
 test-images: $(MARK)  ## the images, run as the manifests say: train, export, serve, Predict
 	@$(PY) -m pytest tests/images
 
+$(TERRAFORM_TOOLS): locks/terraform.txt locks/checkov.txt locks/google-7.txt locks/google-8.txt scripts/terraform-tools scripts/make-venv
+	@sh scripts/terraform-tools
+
+test-terraform: $(MARK) $(TERRAFORM_TOOLS)  ## terraform/, with two majors of its provider; asks no cloud
+	@$(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal tests/terraform
+
 proto: $(MARK)  ## generate jaxport/wire from proto/
 	@$(PY) scripts/generate_wire.py
 
@@ -66,5 +73,5 @@ lock: $(MARK)  ## resolve the locks again
 	@$(PY) scripts/lock.py
 
 clean:  ## remove the venvs, caches and ./work
-	rm -rf .venv .venv-conformance work build dist .pytest_cache .ruff_cache
+	rm -rf .venv .venv-conformance .venv-terraform .venv-checkov work build dist .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

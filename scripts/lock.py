@@ -1,7 +1,7 @@
 """Resolves locks/ from pyproject.toml: python scripts/lock.py
 
-One lock for development, one per image and accelerator, one for what builds our own wheel in the images, and
-one for the clients that the conformance tests run.
+One lock for development, one per image and accelerator, one for what builds our own wheel in the images, one for the
+clients that the conformance tests run, and those of the checks of terraform/.
 Universal (every platform), with hashes, without an index address: whoever installs names their own index.
 """
 
@@ -50,6 +50,10 @@ def main() -> None:
     builder = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     resolve("build", ["-", *AS_TESTED], "\n".join(builder))
     resolve("conformance", ["--group", "conformance", "--override", "-"], "\n".join(CLIENTS))
+    for name in ("terraform", "checkov"):
+        resolve(name, ["--group", name])
+    for name in ("google-7", "google-8"):  # read, not run: nothing that they ask for is needed
+        resolve(name, ["--group", name, "--no-deps"])
 
 
 def resolve(name: str, sources: list[str], stdin: str = "") -> None:

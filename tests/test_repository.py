@@ -12,7 +12,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 LOCKS = sorted((ROOT / "locks").glob("*.txt"))
-IMAGES = [lock for lock in LOCKS if lock.stem not in ("dev", "build", "conformance")]
+# Of venvs that have nothing but what a group asks for.
+GROUPS = ("conformance", "terraform", "checkov", "google-7", "google-8")
+IMAGES = [lock for lock in LOCKS if lock.stem not in ("dev", "build", *GROUPS)]
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^ ;\\]+)", re.MULTILINE)
 
 
@@ -33,8 +35,8 @@ def requirements(*extras: str) -> list[Requirement]:
 def asked_of(lock: Path) -> list[Requirement]:
     if lock.stem == "build":
         return [Requirement(text) for text in PYPROJECT["build-system"]["requires"]]
-    if lock.stem == "conformance":
-        return [Requirement(text) for text in PYPROJECT["dependency-groups"]["conformance"]]
+    if lock.stem in GROUPS:
+        return [Requirement(text) for text in PYPROJECT["dependency-groups"][lock.stem]]
     return requirements(*extras_of(lock))
 
 
@@ -45,9 +47,9 @@ def extras_of(lock: Path) -> tuple[str, ...]:
     return (room,) if accelerator == "cpu" else (room, accelerator)
 
 
-def test_there_is_a_lock_for_development_for_foreign_clients_and_per_image_and_accelerator() -> None:
+def test_there_is_a_lock_for_development_for_each_group_and_per_image_and_accelerator() -> None:
     images = {f"{room}-{kind}" for room in ("train", "export", "serve") for kind in ("cpu", "cuda12")}
-    assert {lock.stem for lock in LOCKS} == images | {"dev", "build", "conformance"}
+    assert {lock.stem for lock in LOCKS} == images | {"dev", "build", *GROUPS}
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
