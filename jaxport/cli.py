@@ -23,6 +23,10 @@ COMMANDS = {
     "drain": ("", "empty the Envoy in front of a server, before the server stops"),
     "predict": ("", "call a served model"),
     "bench": ("", "load a served model and measure it"),
+    "submit": ("k8s", "create the Jobs of the stages on a cluster and follow them"),
+    "status": ("k8s", "how the stages on a cluster fare"),
+    "logs": ("k8s", "the log of a stage on a cluster"),
+    "cancel": ("k8s", "stop a stage on a cluster; what it has saved stays"),
 }
 INTERRUPTED = 130
 PREEMPTED = 75

@@ -49,6 +49,19 @@ def test_the_command_line_imports_nothing_heavy_for_help() -> None:
     assert loaded & ({"jax", "numpy.random", "converters", "serve_grpc"} | MODEL_LIBRARIES) == set()
 
 
+def test_only_the_launcher_knows_kubernetes() -> None:
+    others = "predict, bench, drain, serve, train, export, verify, inspect, promote"
+    loaded = loaded_after(f"import jaxport, jaxport.cli\nfrom jaxport.commands import {others}")
+    assert loaded & {"kubernetes", "yaml", "urllib3"} == set()
+
+
+def test_the_launcher_needs_neither_jax_nor_a_model() -> None:
+    loaded = loaded_after(
+        "from jaxport.commands import submit, status, logs, cancel\nimport train_job.settings"
+    )
+    assert loaded & {"jax", "flax", "optax", "serve_grpc", "converters"} == set()
+
+
 def test_training_knows_neither_bundles_nor_servers() -> None:
     assert loaded_after(modules_of("train_job")) & {"converters", "serve_grpc", "grpc"} == set()
 

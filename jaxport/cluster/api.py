@@ -1,0 +1,168 @@
+"""One request to the Kubernetes API: its path, how long it may take, and what its failure means.
+
+Objects are dicts, as YAML and JSON have them: a field that the library's models do not know yet is not lost.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import urllib3
+from kubernetes.client import ApiClient, ApiException
+from kubernetes.dynamic import DynamicClient
+
+from jaxport.cluster import refusals
+from jaxport.cluster.errors import NotThere, UsageError
+
+Object = dict[str, Any]
+FIELD_MANAGER = "jaxport"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds. connect, read: of any request. watch: after which a watch is ended and asked for anew, so that a
+    connection that has died silently is noticed. silence: of a log, after which it is asked for anew."""
+
+    connect: float = 10
+    read: float = 30
+    watch: int = 50
+    silence: float = 60
+
+
+class Api:
+    """A cluster's API, by path. Every method raises what `refusals.explained` makes of a failure."""
+
+    def __init__(self, client: ApiClient, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.host: str = client.configuration.host
+        # Only for its requests: what kinds there are is asked for where it is needed, not at every start.
+        self._client = DynamicClient(client, discoverer=lambda *_: None)
+        self._kinds: dict[str, list[Object]] = {}
+
+    def get(self, path: str, **query: str) -> Object:
+        return self._json("get", path, query)
+
+    def text(self, path: str, **query: str) -> str:
+        return self._data("get", path, query)[1].decode(errors="replace")
+
+    def create(self, path: str, body: Object) -> Object:
+        return self._json("post", path, {"fieldManager": FIELD_MANAGER}, body=body)
+
+    def apply(self, path: str, body: Object, force: bool = False) -> bool:
+        """Server-side apply: what others own stays theirs. True where the object was not there before."""
+        query = {"fieldManager": FIELD_MANAGER, "force": json.dumps(force)}
+        status, _ = self._data("patch", path, query, body=body, content_type="application/apply-patch+yaml")
+        return status == 201
+
+    def delete(self, path: str, uid: str) -> None:
+        """With what belongs to it first; `uid` so that a later object of the same name is left alone."""
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground",
+                "preconditions": {"uid": uid}}  # fmt: skip
+        self._data("delete", path, {}, body=body)
+
+    def watch(self, path: str, version: str, **query: str) -> Iterator[tuple[str, Object]]:
+        """What changes after `version`: (ADDED, MODIFIED, DELETED or BOOKMARK, the object). Ends by itself.
+
+        Raises Expired where `version` is too old.
+        """
+        asked = query | {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(self.limits.watch),
+        }
+        for line in self.lines(path, asked, self.limits.watch + self.limits.read):
+            event = json.loads(line)
+            if event["type"] == "ERROR":
+                raise refusals.of_status(event["object"], f"watch {path}")
+            yield event["type"], event["object"]
+
+    def lines(self, path: str, query: Mapping[str, str], silence: float) -> Iterator[str]:
+        """The lines of an answer as they come; raises Unreachable after `silence` seconds without one."""
+        response = None
+        try:
+            response = self._send("get", path, query, silence)
+            rest = b""
+            for chunk in response.stream(1 << 16):
+                *whole, rest = (rest + chunk).split(b"\n")
+                for line in whole:
+                    yield line.decode(errors="replace")
+            if rest:
+                yield rest.decode(errors="replace")
+        except urllib3.exceptions.HTTPError as error:
+            raise refusals.explained(error, self.host, f"get {path}") from error
+        finally:
+            if response is not None:
+                # Not back to the pool: what is left of the answer would be taken for the next one's.
+                response.close()
+
+    def path_of(self, each: Object, name: bool = True) -> str:
+        """Where an object lives, by the cluster's own account of its kinds; without `name`, where its kind does.
+
+        Raises NotThere: the cluster does not know the kind.
+        """
+        version, kind = each["apiVersion"], each["kind"]
+        base = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        if version not in self._kinds:
+            try:
+                self._kinds[version] = self.get(base)["resources"]
+            except NotThere:
+                self._kinds[version] = []
+        for known in self._kinds[version]:
+            if known["kind"] == kind and "/" not in known["name"]:
+                break
+        else:
+            raise NotThere(
+                f"{kind} {each['metadata']['name']}: the cluster knows no kind {kind} in {version}; "
+                "install what brings it, or leave the object out"
+            )
+        where = base
+        if known["namespaced"]:
+            where += f"/namespaces/{each['metadata'].get('namespace', 'default')}"
+        return f"{where}/{known['name']}" + (f"/{each['metadata']['name']}" if name else "")
+
+    def _json(self, method: str, path: str, query: Mapping[str, str], body: Object | None = None) -> Object:
+        _, data = self._data(method, path, query, body=body)
+        try:
+            return json.loads(data)
+        except ValueError as error:
+            raise UsageError(
+                f"{self.host}{path}: no JSON but {data[:60]!r}; is it a Kubernetes API?"
+            ) from error
+
+    def _data(self, method: str, path: str, query: Mapping[str, str], **more: Any) -> tuple[int, bytes]:
+        try:
+            response = self._send(method, path, query, self.limits.read, **more)
+            return response.status, response.data
+        except urllib3.exceptions.HTTPError as error:
+            raise refusals.explained(error, self.host, f"{method} {path}") from error
+
+    def _send(self, method: str, path: str, query: Mapping[str, str], read: float, **more: Any) -> Any:
+        try:
+            return self._client.request(
+                method,
+                path,
+                query_params=list(query.items()),
+                header_params={},
+                path_params={},
+                serialize=False,
+                _request_timeout=(self.limits.connect, read),
+                **more,
+            )
+        except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
+            raise refusals.explained(error, self.host, f"{method} {path}") from error
+
+
+def namespaced(namespace: str, plural: str, group: str = "", name: str = "") -> str:
+    """/apis/batch/v1/namespaces/jaxport/jobs/..."""
+    base = f"/apis/{group}" if group else "/api/v1"
+    return f"{base}/namespaces/{namespace}/{plural}" + (f"/{name}" if name else "")
+
+
+def jobs(namespace: str, name: str = "") -> str:
+    return namespaced(namespace, "jobs", "batch/v1", name)
+
+
+def pods(namespace: str, name: str = "") -> str:
+    return namespaced(namespace, "pods", name=name)

@@ -1,0 +1,92 @@
+"""jaxport status [--namespace NAME] [--json] [--watch]"""
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+
+from jaxport.cluster.api import Api
+from jaxport.cluster.flags import add_cluster_flags, open_api
+from jaxport.cluster.status import Row, rows
+
+EVERY = 2.0
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Shows the stages on a cluster: their phase, pods, preemptions, and how far a training is."
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one object for each Job, and one for the servers")
+    form.add_argument("--watch", action="store_true", help="again and again, until Ctrl-C")
+    add_cluster_flags(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    api = open_api(options)
+    if options.json:
+        print(json.dumps([dataclasses.asdict(row) for row in rows(api, options.namespace)], indent=2))
+    elif options.watch:
+        _watch(api, options.namespace)
+    else:
+        _print(rows(api, options.namespace), options.namespace)
+    return 0
+
+
+def _watch(api: Api, namespace: str) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    if not sys.stdout.isatty():
+        while True:
+            _print(rows(api, namespace), namespace)
+            time.sleep(EVERY)
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            live.update(table(rows(api, namespace)), refresh=True)
+            time.sleep(EVERY)
+
+
+def _print(found: list[Row], namespace: str) -> None:
+    from rich.console import Console
+
+    if not found:
+        print(f"nothing of jaxport in namespace {namespace}; jaxport submit all brings it")
+        return
+    Console().print(table(found))
+
+
+def table(found: list[Row]):
+    """A rich table."""
+    from rich.table import Table
+
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("stage", "run", "phase", "pods", "failed", "preempted", "step", "metric", "age"):
+        shown.add_column(name, justify="left" if name in ("stage", "run", "phase", "metric") else "right")
+    for row in found:
+        shown.add_row(
+            row.stage,
+            row.run,
+            row.phase,
+            f"{row.pods}/{row.wanted}",
+            str(row.failed),
+            str(row.preempted),
+            "" if row.step is None else f"{row.step}/{row.steps}",
+            "" if row.value is None else f"{row.metric} {row.value:g}",
+            age(row.age),
+        )
+        if row.detail:
+            from rich.text import Text
+
+            shown.add_row("", "", Text(row.detail, overflow="fold"))
+    return shown
+
+
+def age(seconds: int) -> str:
+    """95 -> 1m35s, as kubectl shows it."""
+    for unit, size, below, smaller in (("d", 86400, 3600, "h"), ("h", 3600, 60, "m"), ("m", 60, 1, "s")):
+        if seconds >= size:
+            return f"{seconds // size}{unit}{seconds % size // below}{smaller}"
+    return f"{seconds}s"
