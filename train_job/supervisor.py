@@ -22,6 +22,8 @@ from train_job.processes import Processes
 _HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _WAITED_FOR = {*_HANDED_ON, signal.SIGCHLD}
 _FATAL = re.compile(rb"^F\d{4} .*JAX distributed service detected fatal errors")
+_OF_PEERS = re.compile(rb"^[WE]\d{4} [^\]]*\bcoordination_(service|client)")
+_HELD_S = 10  # a peer that is lost ends the child within moments
 _STATUS = re.compile(rb"absl::Status: ([A-Z_]+)")
 
 
@@ -78,7 +80,7 @@ def _exit_code(status: int, relay: _Relay, processes: Processes) -> int:
         if not relay.explained:
             print(f"error: {_reason(relay.fatal, processes)}", file=sys.stderr, flush=True)
         return EXIT_PREEMPTED
-    if code != EXIT_PREEMPTED:  # else the child had found out by itself, and was about to end
+    if not (code == EXIT_PREEMPTED and relay.explained):  # else the child had found out by itself
         relay.show_withheld()
     return code if code >= 0 else 128 - code
 
@@ -95,24 +97,50 @@ def _reason(fatal: bytes, processes: Processes) -> str:
 
 
 class _Relay(threading.Thread):
-    """Passes the child's errors on as they come; from JAX's fatal line on it keeps them back."""
+    """Passes the child's errors on as they come, but for what JAX says of a peer.
+
+    That is kept back, with what follows it, until it is known how the child ends. A child that lives on for
+    `_HELD_S` had only a warning, which is shown then; after JAX's fatal line there is no living on.
+    """
 
     def __init__(self, source: BinaryIO) -> None:
         super().__init__(name="errors", daemon=True)
         self._source = source
+        self._writing = threading.Lock()
+        self._withheld = b""
         self.fatal = b""
         self.explained = False  # by the child itself, which may notice in the same moment
         self.start()
 
     def run(self) -> None:
         for line in self._source:
-            own = line.startswith(b"error: ")
-            self.explained |= own
-            if not own and (self.fatal or _FATAL.match(line)):
-                self.fatal += line
-            else:
-                os.write(2, line)
+            with self._writing:
+                self._pass_on(line)
+
+    def _pass_on(self, line: bytes) -> None:
+        own = line.startswith(b"error: ")
+        self.explained |= own
+        if own:
+            os.write(2, line)
+        elif self.fatal or _FATAL.match(line):
+            self.fatal += line
+        elif self._withheld or _OF_PEERS.match(line):
+            if not self._withheld:
+                timer = threading.Timer(_HELD_S, self._show_warning)
+                timer.daemon = True
+                timer.start()
+            self._withheld += line
+        else:
+            os.write(2, line)
+
+    def _show_warning(self) -> None:
+        with self._writing:
+            if not self.fatal:
+                os.write(2, self._withheld)
+                self._withheld = b""
 
     def show_withheld(self) -> None:
-        """For an end that was not what the fatal line said."""
-        os.write(2, self.fatal)
+        """For an end that was not what these lines said."""
+        with self._writing:
+            os.write(2, self._withheld + self.fatal)
+            self._withheld = b""

@@ -94,6 +94,43 @@ def test_a_child_that_noticed_as_well_is_not_spoken_over(end: str) -> None:
     assert (done.returncode, done.stderr) == (75, "error: a peer process was lost\n")
 
 
+POLLED = """E1130 08:54:26.759992   14681 coordination_service.cc:1518] [11712] Use error polling to propagate: UNAVAILABLE:
+1
+The tasks have crashed. [type.googleapis.com/tensorflow.CoordinationServiceError='']
+
+E1130 08:54:26.760596   14692 coordination_service_agent.cc:288] Polled an error from coordination service.
+"""
+
+
+def test_what_jax_logs_of_a_lost_peer_is_left_out_beside_the_line_that_says_it() -> None:
+    done = run(f"    os.write(2, b'''{POLLED}error: a peer process was lost\n'''); os._exit(75)")
+    assert (done.returncode, done.stderr) == (75, "error: a peer process was lost\n")
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [("os._exit(0)", 0), ("os._exit(75)", 75), ("os._exit(9)", 9), ("os.abort()", 134)]
+)
+def test_what_jax_logs_of_a_peer_is_shown_where_nothing_else_explains_the_end(end: str, code: int) -> None:
+    done = run(f"    os.write(2, b'''{POLLED}more\n'''); {end}")
+    assert (done.returncode, done.stderr) == (code, f"{POLLED}more\n")
+
+
+def test_what_jax_logs_of_a_peer_is_shown_while_the_child_lives_on() -> None:
+    work = f"    os.write(2, b'''{POLLED}'''); time.sleep(30)"
+    program = PROGRAM.replace(
+        "def work", "import train_job.supervisor; train_job.supervisor._HELD_S = 0.1\ndef work"
+    )
+    shown = b""
+    with subprocess.Popen(
+        [sys.executable, "-c", program.format(work=work)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr is not None
+        while len(shown) < len(POLLED):
+            shown += os.read(process.stderr.fileno(), 4096)
+        process.kill()
+    assert shown.decode() == POLLED
+
+
 def test_a_peer_that_never_came_is_told_from_one_that_was_lost() -> None:
     done = run(f"    os.write(2, b'''{FATAL}RPC: /xla.coordination/RegisterTask\\n'''); os.abort()")
     assert done.returncode == 75
