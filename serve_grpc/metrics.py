@@ -66,7 +66,9 @@ class Metrics:
         self.swap_seconds = self._histogram(
             "jaxport_swap_seconds", "Version seen to version serving", ("model",)
         )
-        self.load_failures = self._counter("jaxport_load_failures", "Versions that were refused", ("model",))
+        self.load_failures = self._counter(
+            "jaxport_load_failures", "Versions that were refused", ("model", "reason")
+        )
         self.policy_problems = self._counter(
             "jaxport_policy_problems", "Policies, labels and folders that could not be followed", ("model",)
         )

@@ -9,10 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from converters.bundle import MANIFEST_DIGEST, MOST_DIGEST_BYTES
+from converters.errors import BundleError, BundleNotFound, GoldenMismatch
+from serve_grpc.errors import LoadRefused
 
 # A refused version is tried again when its files change, or after this long, doubling up to the most.
 RETRY_SECONDS = 30.0
 MOST_RETRY_SECONDS = 900.0
+
+# The first that fits. Anything else is what JAX makes of a program that it cannot load or run.
+REASONS: dict[type[Exception], str] = {
+    GoldenMismatch: "goldens",
+    BundleNotFound: "bundle",
+    BundleError: "bundle",
+    LoadRefused: "refused",
+}
+OTHER = "program"
 
 # (path, size, modification time) of every file below a folder.
 Fingerprint = tuple[tuple[str, int, int], ...]
@@ -73,6 +84,13 @@ class Refusals:
         for number in gone:
             del self._refused[model, number]
         return gone
+
+
+def reason_label(error: BaseException) -> str:
+    """Why a version was refused, as a label of jaxport_load_failures_total: one of REASONS."""
+    # Where the version before was put back, what the new one had failed with is the cause.
+    failed = (isinstance(error, LoadRefused) and error.__cause__) or error
+    return next((REASONS[kind] for kind in REASONS if isinstance(failed, kind)), OTHER)
 
 
 def fingerprint(path: Path) -> Fingerprint:

@@ -20,7 +20,7 @@ from serve_grpc.memory import Memory
 from serve_grpc.metrics import Metrics
 from serve_grpc.plan import Plan, make_plan
 from serve_grpc.readiness import POLLS_UNTIL_GONE
-from serve_grpc.refusals import Fingerprint, Refusals, fingerprint, manifest_digest
+from serve_grpc.refusals import Fingerprint, Refusals, fingerprint, manifest_digest, reason_label
 from serve_grpc.rules import Rules, RulesReader
 from serve_grpc.scheduler import Scheduler
 from serve_grpc.serving import Serving
@@ -260,7 +260,7 @@ class Repository:
         if self._serving.get(model) is None:
             self._swapper.tell_health(model, False)
         if news:
-            self._metrics.load_failures.labels(model).inc()
+            self._metrics.load_failures.labels(model, reason_label(error)).inc()
             log.error("refused model=%s version=%d: %s", model, version, reason)
             log.debug("the traceback of the refusal", exc_info=error)
 

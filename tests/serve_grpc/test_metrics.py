@@ -9,9 +9,12 @@ import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from converters.errors import BundleError, BundleNotFound, GoldenMismatch
 from serve_grpc.catalog import SERVING, Catalog, Choice, VersionInfo
+from serve_grpc.errors import LoadRefused
 from serve_grpc.gauges import CatalogGauges, DeviceMemory, device_memory
 from serve_grpc.histogram import Counts, HistogramFamily, added
+from serve_grpc.refusals import OTHER, REASONS, reason_label
 from tests.server_process import ROOT, ServerProcess, eventually
 
 BOUNDS = (0.5, 1, 2)
@@ -80,7 +83,19 @@ def test_the_documented_series_are_those_there_are(server: ServerProcess) -> Non
         for sample in family.samples:
             assert sample.labels.keys() - {"le"} == labels, name
     shed = re.findall(r"^\| `(\w+)` \| [A-Z_a-z ]+ \| ", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE)
+    refused = re.findall(r"^\| `(\w+)` \| [^|]+ \|$", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE)
+    assert set(refused) == {*REASONS.values(), OTHER}
     assert {sample.labels["reason"] for sample in families["jaxport_shed_total"].samples} <= set(shed)
+
+
+def test_what_a_version_failed_with_is_a_label_of_few_values() -> None:
+    put_back = LoadRefused("version 2 was loaded again")
+    put_back.__cause__ = GoldenMismatch("logits are off")
+    labels = [
+        reason_label(error)
+        for error in (put_back, BundleError(), BundleNotFound(), LoadRefused(), ValueError())
+    ]
+    assert labels == ["goldens", "bundle", "bundle", "refused", "program"]
 
 
 def test_memory_states_and_labels_are_read_when_asked_for() -> None:

@@ -123,9 +123,11 @@ def test_wrong_answers_on_this_device_are_refused(
     server: ServerProcess, folder: Path, versions: Path
 ) -> None:
     """Digests that are right and goldens that are not: only running them tells."""
+    before = server.metric("jaxport_load_failures_total", reason="goldens")
     reseal(versions / "2", folder / ".2", golden=versions / "3" / "golden/predict.npz")
     (folder / ".2").rename(folder / "mlp" / "2")
     assert server.line(r"refused model=mlp version=2: .*logits.*off by")
+    assert server.metric("jaxport_load_failures_total", reason="goldens") == before + 1
     assert serves(server, 1)
 
 

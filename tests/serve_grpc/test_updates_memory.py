@@ -93,6 +93,7 @@ def test_unload_first_swaps_with_a_gap_and_brings_the_old_one_back_when_the_new_
                 r"refused model=mlp version=3: .*off by.*; version 2 was loaded again; change the files"
             )
             assert serves(server, 2) and server.health("mlp") == server.health() == "SERVING"
+            assert server.metric("jaxport_load_failures_total", model="mlp", reason="goldens") == 1
             loaded = [line for line in server.lines if " loaded model=mlp version=2" in line]
             assert len(loaded) == 2 and all("compiled=False" in line for line in loaded), "".join(
                 server.lines
@@ -103,6 +104,7 @@ def test_unload_first_swaps_with_a_gap_and_brings_the_old_one_back_when_the_new_
             (folder / ".4" / "programs/predict.jaxexport").write_bytes(b"")
             (folder / ".4").rename(folder / "mlp" / "4")
             server.line("refused model=mlp version=4: .*predict.jaxexport")
+            assert server.metric("jaxport_load_failures_total", model="mlp", reason="bundle") == 1
             assert sum("unloaded model=mlp" in line for line in server.lines) == 2
         finally:
             stop.set()
