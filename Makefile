@@ -8,7 +8,7 @@ WORKERS ?= 2
 PYTHON ?= python3
 ACCELERATOR ?= cpu
 
-.PHONY: help setup run test check bench bench-peers images test-images test-terraform format proto lock clean
+.PHONY: help setup run test check bench bench-peers images test-images test-terraform test-monitoring format proto lock clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -65,6 +65,9 @@ $(TERRAFORM_TOOLS): locks/terraform.txt locks/checkov.txt locks/google-7.txt loc
 
 test-terraform: $(MARK) $(TERRAFORM_TOOLS)  ## terraform/, with two majors of its provider; asks no cloud
 	@$(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal tests/terraform
+
+test-monitoring: $(MARK)  ## the alerts against recorded series and a real Prometheus; needs prometheus and promtool
+	@$(PY) -m pytest tests/monitoring/prometheus
 
 proto: $(MARK)  ## generate jaxport/wire from proto/
 	@$(PY) scripts/generate_wire.py

@@ -11,7 +11,9 @@ VERSIONS = ("1.31", "1.32", "1.33", "1.34", "1.35", "1.36")
 # What no schema of Kubernetes knows: kinds of others, in deploy/optional. Spec -> what it must have, what it may have.
 OTHERS = {
     ("monitoring.googleapis.com/v1", "PodMonitoring"): ({"selector", "endpoints"}, {"targetLabels"}),
+    ("monitoring.googleapis.com/v1", "Rules"): ({"groups"}, set()),
     ("monitoring.coreos.com/v1", "ServiceMonitor"): ({"selector", "endpoints"}, {"namespaceSelector"}),
+    ("monitoring.coreos.com/v1", "PrometheusRule"): ({"groups"}, set()),
     ("keda.sh/v1alpha1", "ScaledObject"): (
         {"scaleTargetRef", "triggers"},
         {"minReplicaCount", "maxReplicaCount", "pollingInterval", "cooldownPeriod", "advanced", "fallback"},

@@ -1,0 +1,295 @@
+"""Series as a Prometheus would have recorded them, and which alerts they make.
+
+Values are in promtool's notation: 'a+bxn' is a, a+b, ... for n more samples, '_' a sample that is missing, 'stale' the end of
+a series. Each alert is met firing and silent, most of them on both sides of their threshold.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Fires:
+    """labels: all of the alert but its name and severity. summary: as it is shown."""
+
+    labels: Mapping[str, str]
+    summary: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """One world. every: between two samples. expect: (at, alert, what fires then)."""
+
+    title: str
+    series: Mapping[str, str]
+    expect: Sequence[tuple[str, str, Sequence[Fires]]]
+    every: str = "30s"
+
+
+def on(pod: str, job: str = "jaxport-metrics", **labels: str) -> str:
+    """The labels of a series of a server, as the operator's collector makes them."""
+    every = {
+        "namespace": "jaxport",
+        "job": job,
+        "pod": pod,
+        "instance": f"{pod}:8501",
+        "container": "serve",
+        **labels,
+    }
+    return "{" + ",".join(f'{name}="{value}"' for name, value in every.items()) + "}"
+
+
+def state(pod: str, which: str, version: str = "1") -> str:
+    return "jaxport_version_state" + on(pod, model="mlp", version=version, state=which)
+
+
+def requests(status: str, model: str = "mlp") -> str:
+    labels = {"model": model, "version": "1", "protocol": "jaxport.v1", "status": status}
+    return "jaxport_request_seconds_count" + on("a", **labels)
+
+
+TARGET = {"namespace": "jaxport", "pod": "a", "instance": "a:8501"}
+WHOLE = {**TARGET, "job": "jaxport-metrics", "container": "serve"}
+MLP = {"namespace": "jaxport", "model": "mlp"}
+
+SERVING = (
+    Case(
+        "the last server that serves goes",
+        {state("a", "SERVING"): "1x19 stale", state("b", "SERVING"): "1x29 stale", state("b", "FAILED"): "_x30 1x100"},
+        (
+            ("14m", "JaxportNoServer", ()),  # b serves until 14m30s
+            ("16m30s", "JaxportNoServer", ()),
+            ("17m30s", "JaxportNoServer", (Fires({"namespace": "jaxport"}, "No server in jaxport serves any model, and within a day one did"),)),
+        ),
+    ),
+    Case(
+        "nothing was ever served: the first training is under way",
+        {"jaxport_compiles_total" + on("a"): "0x200", "up" + on("a"): "1x200"},
+        (("1h", "JaxportNoServer", ()), ("1h", "JaxportServerNotReady", ()), ("1h", "JaxportScrapeFailing", ())),
+    ),
+    Case(
+        "one of two servers compiles, and compiles",
+        {state("a", "SERVING"): "1x100", state("b", "LOADING"): "1x100"},
+        (
+            ("14m", "JaxportServerNotReady", ()),
+            ("16m", "JaxportServerNotReady", (Fires({**TARGET, "pod": "b", "instance": "b:8501"}, "b has found models and serves none of them"),)),
+            ("16m", "JaxportNoServer", ()),
+        ),
+    ),
+    Case(
+        "targets that cannot be read, by the names of both kinds of collectors",
+        {"up" + on("a"): "0x100", "up" + on("b", "jaxport-serve"): "1x10 0x100", "up" + on("c", "another"): "0x100"},
+        (
+            ("9m", "JaxportScrapeFailing", ()),
+            ("11m", "JaxportScrapeFailing", (Fires(WHOLE, "The metrics of a:8501 cannot be read, so no other alert can tell of it"),)),
+            ("30m", "JaxportScrapeFailing", (
+                Fires(WHOLE, "The metrics of a:8501 cannot be read, so no other alert can tell of it"),
+                Fires({**WHOLE, "job": "jaxport-serve", "pod": "b", "instance": "b:8501"}, "The metrics of b:8501 cannot be read, so no other alert can tell of it"),
+            )),
+        ),
+    ),
+    Case(
+        "two requests in a hundred fail on the device; what the caller did wrong does not count",
+        {requests("OK"): "0+97x100", requests("INTERNAL"): "0+1x100", requests("UNAVAILABLE"): "0+1x100", requests("INVALID_ARGUMENT"): "0+1x100"},
+        (
+            ("4m", "JaxportErrors", ()),
+            ("15m", "JaxportErrors", (Fires(MLP, "2% of the requests to model 'mlp' fail for a reason that is the server's"),)),
+        ),
+    ),
+    Case(
+        "one request in two hundred fails on the device, and every third is the caller's fault",
+        {requests("OK"): "0+133x100", requests("INTERNAL"): "0+1x100", requests("INVALID_ARGUMENT"): "0+66x100"},
+        (("20m", "JaxportErrors", ()),),
+    ),
+    Case(
+        "a queue that is full",
+        {requests("OK"): "0+96x100", requests("RESOURCE_EXHAUSTED"): "0+4x100", "jaxport_shed_total" + on("a", model="mlp", reason="queue_full"): "0+4x100"},
+        (
+            ("4m", "JaxportShedding", ()),
+            ("15m", "JaxportShedding", (Fires(MLP, "4% of the requests to model 'mlp' are answered without a run"),)),
+            ("15m", "JaxportErrors", ()),
+        ),
+    ),
+    Case(
+        "callers that go away, and one request in two hundred that is late",
+        {
+            requests("OK"): "0+189x100", requests("CANCELLED"): "0+10x100", requests("DEADLINE_EXCEEDED"): "0+1x100",
+            "jaxport_shed_total" + on("a", model="mlp", reason="cancelled"): "0+10x100",
+            "jaxport_shed_total" + on("a", model="mlp", reason="deadline"): "0+1x100",
+        },
+        (("15m", "JaxportShedding", ()),),
+    ),
+    Case(
+        "3 of 100 requests wait for a third of a second",
+        {"jaxport_queue_seconds_bucket" + on("a", model="mlp", version="1", le=le): f"0+{count}x100"
+         for le, count in (("0.1", 97), ("0.2", 97), ("0.5", 100), ("+Inf", 100))},
+        (
+            ("9m", "JaxportQueueSlow", ()),
+            ("15m", "JaxportQueueSlow", (Fires(MLP, "One request in a hundred to model 'mlp' waits for more than 400ms"),)),
+        ),
+    ),
+    Case(
+        "1 of 200 requests waits for a third of a second",
+        {"jaxport_queue_seconds_bucket" + on("a", model="mlp", version="1", le=le): f"0+{count}x100"
+         for le, count in (("0.1", 199), ("0.2", 199), ("0.5", 200), ("+Inf", 200))},
+        (("20m", "JaxportQueueSlow", ()),),
+    ),
+    Case(
+        "a request compiles, once",
+        {"jaxport_compiles_after_ready_total" + on("a"): "0x20 1x200"},
+        (
+            ("10m", "JaxportCompilesAfterReady", ()),
+            ("11m", "JaxportCompilesAfterReady", (Fires(WHOLE, "A request made a trace or compile, which none may"),)),
+            ("45m", "JaxportCompilesAfterReady", ()),
+        ),
+    ),
+    Case(
+        "a start without a cache, and one with",
+        {
+            # promtool's clock begins at 0.
+            "process_start_time_seconds" + on("a"): "0x200", "jaxport_compile_cache_misses_total" + on("a"): "6x200",
+            "process_start_time_seconds" + on("b"): "0x200", "jaxport_compile_cache_misses_total" + on("b"): "0x200",
+        },
+        (
+            ("10m", "JaxportColdStart", (Fires(WHOLE, "a compiled 6 executables that the compile cache should have had"),)),
+            ("61m", "JaxportColdStart", ()),
+        ),
+    ),
+    Case(
+        "wrong answers: a series that begins with its first event, and one that goes on",
+        {
+            "jaxport_load_failures_total" + on("a", model="mlp", reason="goldens"): "_x20 1x200",
+            "jaxport_load_failures_total" + on("b", model="mlp", reason="goldens"): "3x120 4x200",
+            "jaxport_load_failures_total" + on("c", model="mlp", reason="bundle"): "_x20 1x200",
+        },
+        (
+            ("9m", "JaxportGoldensFailed", (Fires({**MLP, "pod": "b"}, "A version of model 'mlp' gave wrong answers on the device of b, and was refused"),)),
+            ("11m", "JaxportGoldensFailed", (
+                Fires({**MLP, "pod": "a"}, "A version of model 'mlp' gave wrong answers on the device of a, and was refused"),
+                Fires({**MLP, "pod": "b"}, "A version of model 'mlp' gave wrong answers on the device of b, and was refused"),
+            )),
+            ("50m", "JaxportGoldensFailed", ()),
+            ("61m", "JaxportGoldensFailed", (Fires({**MLP, "pod": "b"}, "A version of model 'mlp' gave wrong answers on the device of b, and was refused"),)),
+        ),
+    ),
+    Case(
+        "a version that does not load, on two servers, and one that is put right",
+        {
+            state("a", "FAILED", "2"): "1x100", state("b", "FAILED", "2"): "1x100", state("a", "SERVING"): "1x100",
+            state("a", "FAILED", "3"): "1x10 stale", state("a", "SERVING", "3"): "_x11 1x100",
+        },
+        (
+            ("9m", "JaxportVersionFailed", ()),
+            ("11m", "JaxportVersionFailed", (Fires({**MLP, "version": "2"}, "Version 2 of model 'mlp' does not load; what served before serves on"),)),
+        ),
+    ),
+    Case(
+        "a label that cannot be followed",
+        {"jaxport_policy_problems_total" + on("a", model="mlp"): "_x20 1x100"},
+        (
+            ("9m", "JaxportPolicyProblem", ()),
+            ("11m", "JaxportPolicyProblem", (Fires(MLP, "The policy, a label or the folder of model 'mlp' cannot be followed"),)),
+            ("45m", "JaxportPolicyProblem", ()),
+        ),
+    ),
+    Case(
+        "a server that restarts twice, one that does once, and another's process that does",
+        {
+            "process_start_time_seconds" + on("a"): "100x20 700x20 1300x200", "jaxport_compiles_total" + on("a"): "40x240",
+            "process_start_time_seconds" + on("b"): "100x20 700x220", "jaxport_compiles_total" + on("b"): "40x240",
+            "process_start_time_seconds" + on("c", "another"): "100x20 700x20 1300x200",
+        },
+        (
+            ("15m", "JaxportServerRestarting", ()),
+            ("25m", "JaxportServerRestarting", (Fires(WHOLE, "The server of a was started again 2 times within an hour"),)),
+            ("1h50m", "JaxportServerRestarting", ()),
+        ),
+    ),
+    Case(
+        "a device that fills up",
+        {
+            "jaxport_device_memory_bytes" + on("a", kind="in_use"): "85x20 95x100",
+            "jaxport_device_memory_bytes" + on("a", kind="peak"): "99x120",
+            "jaxport_device_memory_bytes" + on("a", kind="limit"): "100x120",
+        },
+        (
+            ("15m", "JaxportDeviceMemoryNearlyFull", ()),
+            ("25m", "JaxportDeviceMemoryNearlyFull", (Fires(TARGET, "95% of the device memory of a is in use"),)),
+        ),
+    ),
+    Case(
+        "a disk that takes no lines",
+        {
+            "jaxport_access_log_lost_total" + on("a"): "0x10 0+5x10 50x100", "jaxport_traces_lost_total" + on("a"): "0x120",
+            "jaxport_access_log_lost_total" + on("b"): "0x120", "jaxport_traces_lost_total" + on("b"): "0x120",
+        },
+        (
+            ("4m", "JaxportRecordsLost", ()),
+            ("10m", "JaxportRecordsLost", (Fires(WHOLE, "a loses lines of its access log, or traces"),)),
+            ("50m", "JaxportRecordsLost", ()),
+        ),
+    ),
+)  # fmt: skip
+
+BUNDLES = (
+    Case(
+        "a bundle of half a year: a day before, within the last 30 days, and after its window",
+        {
+            # 31 days and an hour left at first; an hour a sample.
+            "jaxport_bundle_window_seconds" + on("a", model="mlp", version="1"): "2682000-3600x800",
+            "jaxport_bundle_window_seconds" + on("b", model="mlp", version="1"): "2682000-3600x800",
+            "jaxport_bundle_window_seconds" + on("a", model="new", version="1"): "15552000-3600x800",
+        },
+        (
+            ("24h", "JaxportBundleWindowEnding", ()),
+            ("26h", "JaxportBundleWindowEnding", (Fires({**MLP, "version": "1"}, "In 29d 23h 0m 0s a new JAX may refuse version 1 of model 'mlp'"),)),
+            ("744h", "JaxportBundleWindowEnded", ()),
+            ("746h", "JaxportBundleWindowEnding", ()),
+            ("746h", "JaxportBundleWindowEnded", (Fires({**MLP, "version": "1"}, "Version 1 of model 'mlp' is older than the JAX of today promises to load; keep the image until it is refreshed"),)),
+        ),
+        every="1h",
+    ),
+)  # fmt: skip
+
+CLUSTER = (
+    Case(
+        "an export Job that failed, one that did not, and another's",
+        {
+            'kube_job_failed{namespace="jaxport",job_name="jaxport-export",condition="true"}': "0x10 1x20",
+            'kube_job_failed{namespace="jaxport",job_name="jaxport-export",condition="false"}': "1x10 0x20",
+            'kube_job_failed{namespace="jaxport",job_name="jaxport-warm",condition="false"}': "1x30",
+            'kube_job_failed{namespace="shop",job_name="mail",condition="true"}': "1x30",
+        },
+        (
+            ("4m", "JaxportJobFailed", ()),
+            ("6m", "JaxportJobFailed", (Fires({"namespace": "jaxport", "job_name": "jaxport-export"}, "Job jaxport-export failed and is not tried again"),)),
+        ),
+    ),
+    Case(
+        "a pod without a node, and one that got its own",
+        {
+            'kube_pod_status_phase{namespace="jaxport",pod="jaxport-train-0-x",phase="Pending",uid="1"}': "1x200",
+            'kube_pod_status_phase{namespace="jaxport",pod="jaxport-serve-y",phase="Pending",uid="2"}': "1x10 0x190",
+            'kube_pod_status_phase{namespace="shop",pod="mail",phase="Pending",uid="3"}': "1x200",
+        },
+        (
+            ("29m", "JaxportPodPending", ()),
+            ("31m", "JaxportPodPending", (Fires({"namespace": "jaxport", "pod": "jaxport-train-0-x"}, "jaxport-train-0-x finds no node, or no image"),)),
+        ),
+    ),
+    Case(
+        "a server near its limit, one that is not, and Envoy, which has a limit of its own",
+        {
+            "process_resident_memory_bytes" + on("a"): "95x60", "jaxport_compiles_total" + on("a"): "40x60",
+            "process_resident_memory_bytes" + on("b"): "85x60", "jaxport_compiles_total" + on("b"): "40x60",
+            **{f'kube_pod_container_resource_limits{{namespace="jaxport",pod="{pod}",container="{of}",resource="{what}",unit="byte",node="n",uid="1"}}': f"{size}x60"
+               for pod in "ab" for of, what, size in (("serve", "memory", 100), ("envoy", "memory", 10), ("serve", "cpu", 8))},
+        },
+        (
+            ("9m", "JaxportHostMemoryNearlyFull", ()),
+            ("15m", "JaxportHostMemoryNearlyFull", (Fires({"namespace": "jaxport", "pod": "a"}, "The server of a takes 95% of the memory it may have before it is killed"),)),
+        ),
+    ),
+)  # fmt: skip
+
+CASES = (*SERVING, *BUNDLES, *CLUSTER)

@@ -1,0 +1,145 @@
+"""A real Prometheus reads a real server: the rules load, the right alerts fire, and the panels show something."""
+
+import contextlib
+import copy
+import json
+import socket
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.monitoring.prometheus.promtool import found
+from tests.monitoring.source import FOLDER, Query, alerts, groups, queries
+from tests.serve_grpc import bundles
+from tests.serve_grpc.test_updates import reseal
+from tests.server_process import ServerProcess, eventually
+
+# On a CPU there is no account of device memory, and nothing has gone wrong with a policy.
+EMPTY = {"Device memory", "Policies and labels that could not be followed", "Labels"}
+
+
+class Prometheus:
+    """A Prometheus that reads one target every half second. Leaving it ends it."""
+
+    def __init__(self, folder: Path, target: str) -> None:
+        rules = copy.deepcopy(groups())
+        for group in rules:
+            group["interval"] = "500ms"
+        (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": rules}))
+        static = {
+            "targets": [target],
+            "labels": {"namespace": "jaxport", "pod": "serve-1", "container": "serve"},
+        }
+        scrape = {"job_name": "jaxport-metrics", "scrape_interval": "500ms", "static_configs": [static]}
+        (folder / "prometheus.yaml").write_text(
+            yaml.safe_dump(
+                {"rule_files": ["rules.yaml"], "scrape_configs": [{**scrape, "scrape_timeout": "500ms"}]}
+            )
+        )
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._address = f"127.0.0.1:{free.getsockname()[1]}"
+        self._log = (folder / "log").open("w")
+        self._process = subprocess.Popen(
+            [
+                found("prometheus"), f"--config.file={folder / 'prometheus.yaml'}", f"--web.listen-address={self._address}",
+                f"--storage.tsdb.path={folder / 'data'}", "--log.level=warn",
+            ],
+            stdout=self._log, stderr=self._log,
+        )  # fmt: skip
+
+    def __enter__(self) -> "Prometheus":
+        eventually(self._answers, "Prometheus answers")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait(30)
+        self._log.close()
+
+    def get(self, path: str, **parameters: str) -> Any:
+        query = urllib.parse.urlencode(parameters)
+        with urllib.request.urlopen(f"http://{self._address}/api/v1/{path}?{query}", timeout=10) as reply:
+            return json.load(reply)["data"]
+
+    def values(self, expression: str) -> list[dict[str, Any]]:
+        return self.get("query", query=expression)["result"]
+
+    def rules(self) -> dict[str, dict[str, Any]]:
+        """Alert -> its rule as the API shows it: state, health, lastError."""
+        return {rule["name"]: rule for group in self.get("rules")["groups"] for rule in group["rules"]}
+
+    def _answers(self) -> bool:
+        assert self._process.poll() is None, "it has ended"
+        with contextlib.suppress(OSError):
+            return self.get("status/runtimeinfo")["reloadConfigSuccess"]
+        return False
+
+
+@pytest.fixture(scope="module")
+def world(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[ServerProcess, Prometheus]]:
+    """A server that was warm for nobody, has answered, and was given a version with wrong goldens."""
+    folder = tmp_path_factory.mktemp("live")
+    bundles.export_mlp(folder / "models")
+    other = bundles.export_mlp(folder / "others", 2, seed=2)
+    flags = ("--max-batch", "2", "--cache-dir", str(folder / "cache"), "--transport", "grpcio")
+    with ServerProcess(folder / "models", *flags) as server:
+        with Prometheus(folder, server.ready().http) as prometheus:
+            eventually(lambda: prometheus.values("jaxport_compiles_total") != [], "the server is read")
+            reseal(folder / "models/mlp/1", folder / "models/mlp/.2", golden=other / "golden/predict.npz")
+            (folder / "models/mlp/.2").rename(folder / "models/mlp/2")
+            server.line("refused model=mlp version=2")
+            for _ in range(8):
+                server.predict("mlp", {"x": np.ones((1, 4), np.float32)})
+                time.sleep(0.2)
+            yield server, prometheus
+        server.signal()
+        assert server.wait() == 0
+
+
+def test_the_right_alerts_fire(world: tuple[ServerProcess, Prometheus]) -> None:
+    _, prometheus = world
+    wanted = {
+        "JaxportColdStart": "firing",
+        "JaxportGoldensFailed": "firing",
+        "JaxportVersionFailed": "pending",
+    }
+
+    def states() -> dict[str, str]:
+        return {
+            name: rule["state"] for name, rule in prometheus.rules().items() if rule["state"] != "inactive"
+        }
+
+    eventually(lambda: states() == wanted, f"{wanted}, not {states()}")
+    rules = prometheus.rules()
+    assert rules.keys() == {alert.name for alert in alerts()}
+    assert {name: rule["lastError"] for name, rule in rules.items() if rule["health"] != "ok"} == {}
+    [golden] = rules["JaxportGoldensFailed"]["alerts"]
+    assert golden["labels"] == {
+        "alertname": "JaxportGoldensFailed", "namespace": "jaxport", "pod": "serve-1", "model": "mlp", "severity": "critical",
+    }  # fmt: skip
+    assert "gave wrong answers on the device of serve-1" in golden["annotations"]["summary"]
+
+
+@pytest.mark.parametrize("name", ["serving", "bundles"])
+def test_the_panels_show_something(world: tuple[ServerProcess, Prometheus], name: str) -> None:
+    _, prometheus = world
+    shown: dict[str, bool] = {}
+    for query in queries(FOLDER / "dashboards" / f"{name}.json"):
+        shown[query.panel] = shown.get(query.panel, False) or prometheus.values(asked_with(query)) != []
+    assert {panel for panel, something in shown.items() if not something} == EMPTY & shown.keys()
+
+
+def asked_with(query: Query) -> str:
+    """With what a viewer would have chosen."""
+    return query.concrete.replace("$namespace", "jaxport").replace("$model", ".*")
