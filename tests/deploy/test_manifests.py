@@ -143,7 +143,7 @@ def test_the_route_names_services_that_the_server_has() -> None:
 
 
 def test_the_series_of_the_server_are_found() -> None:
-    assert {"jaxport_queue_seconds", "jaxport_request_seconds"} <= _series()
+    assert {"jaxport_queue_seconds_sum", "jaxport_request_seconds_count"} <= _series()
 
 
 def test_without_kubectl_the_cure_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
