@@ -29,6 +29,7 @@ locals {
   # Nothing here can be made before its API is on.
   apis = toset([
     "artifactregistry.googleapis.com",
+    "cloudresourcemanager.googleapis.com", # who may do what in the project
     "compute.googleapis.com",
     "container.googleapis.com",
     "containerfilesystem.googleapis.com", # image streaming

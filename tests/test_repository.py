@@ -99,7 +99,7 @@ def test_nothing_committed_knows_the_machine_it_was_written_on() -> None:
             assert not home.search(file.read_text(errors="replace")), file
 
 
-@pytest.mark.parametrize("name", [".venv", ".venv-conformance"])
+@pytest.mark.parametrize("name", [".venv", ".venv-conformance", ".venv-terraform", ".venv-checkov"])
 def test_a_venv_that_is_a_link_is_ignored_too(name: str) -> None:
     """A pattern that ends with a slash is for folders alone; what is not there is none."""
     command = ["git", "check-ignore", "--no-index", "--verbose", f"docs/{name}"]

@@ -12,7 +12,11 @@ from tests.terraform.conftest import Makes
 from tests.terraform.toolchain import MAJORS, Terraform
 from tests.terraform.workspace import Workspace
 
-UNREACHABLE = "could not connect to registry.terraform.io"
+# What `terraform init` says where the registry, or the place it sends one to for the provider itself, cannot be reached.
+UNREACHABLE = re.compile(
+    r"could not connect to registry|failed to request discovery document|could not query provider registry"
+    r"|Error while installing hashicorp/google"
+)
 RUN = re.compile(
     r'^run "(\w+)" \{.*?^  variables \{\n(.*?)^  \}\n\n  expect_failures = \[(.*?)\]', re.M | re.S
 )
@@ -42,7 +46,7 @@ def test_with_the_provider_itself_where_a_registry_can_be_reached(tmp_path: Path
     made = Workspace(workspace.copied(tmp_path / "terraform"), Terraform(config, tmp_path))
     made.edited("versions.tf", '">= 7.46, < 9"', f'"~> {major}.0"')
     done = made.init()
-    if done.code and UNREACHABLE in " ".join(done.complained.split()):
+    if done.code and UNREACHABLE.search(" ".join(done.complained.split())):
         pytest.skip("no provider registry can be reached from here: the stand-in alone has seen terraform/")
     assert done.code == 0, done
     done = made.validate()

@@ -40,7 +40,7 @@ ALWAYS = {
     "google_compute_subnetwork": 1,
     "google_container_cluster": 1,
     "google_project_iam_member": 1,
-    "google_project_service": 9,
+    "google_project_service": 10,
     "google_service_account": 5,
     "google_service_account_iam_member": 4,
 }
