@@ -47,6 +47,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help=f"after how much silence one of several processes counts as lost (default: {SILENCE_S})",
     )
     parser.add_argument(
+        "--metrics-port",
+        metavar="PORT",
+        help="process 0 answers a Prometheus at /metrics of this port while it trains (default: none)",
+    )
+    parser.add_argument(
+        "--metrics-host",
+        default="127.0.0.1",
+        metavar="HOST",
+        help="where --metrics-port listens; in a cluster 0.0.0.0 (default: 127.0.0.1)",
+    )
+    parser.add_argument(
         "--no-resume",
         action="store_true",
         help="start from step 0; a run of that name is moved aside, not deleted",
@@ -77,6 +88,8 @@ def settings_from(namespace: argparse.Namespace, processes: Processes = ALONE) -
         mesh=namespace.mesh,
         resume=not namespace.no_resume,
         processes=processes,
+        metrics_port=namespace.metrics_port,
+        metrics_host=namespace.metrics_host,
         overrides=dict(_pair(text) for text in namespace.set),
     )
 

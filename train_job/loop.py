@@ -14,6 +14,7 @@ import numpy as np
 
 from train_job.checkpoints import Checkpoints
 from train_job.errors import CheckFailed
+from train_job.exporter import Exporter
 from train_job.mesh import Layout
 from train_job.metrics import MetricsLog
 from train_job.optimizer import schedule
@@ -42,6 +43,7 @@ class Loop:
     log: MetricsLog | None  # of process 0
     reporter: Reporter
     preemption: Preemption
+    exporter: Exporter | None = None  # of process 0, with --metrics-port
 
     def run(self, state: TrainState, done: int) -> tuple[TrainState, int]:
         """Steps from `done`, saving as planned; the last save is complete when this returns.
@@ -63,6 +65,8 @@ class Loop:
             if len(under_way) > _LOOKAHEAD:
                 votes.settle(under_way.popleft())
             self.reporter.advance(done)
+            if self.exporter is not None:
+                self.exporter.step(done)
             last = done == hyper.steps
             save = last or done % upkeep.checkpoint_every == 0
             if save or done % upkeep.eval_every == 0:
@@ -101,6 +105,8 @@ class Loop:
         }
         if self.log is not None:
             self.log.append(row)
+        if self.exporter is not None:
+            self.exporter.measured(row)
         self.reporter.interval(interval_line(row, hyper.steps, task.unit))
         return metrics
 

@@ -32,7 +32,8 @@ class RunRecord:
     preset: "nano" or "package.module:factory", as `train_job.presets.get_preset` takes it.
     settings: hyperparameters and upkeep of the latest start. fingerprint: what may not change between starts.
     data: name, sha256, bytes and, of a source whose bytes the run keeps, source (train_job.kept). baselines: reference metrics of the data. versions: of python and the libraries.
-    created_at: UTC, ISO 8601. finished: every planned step is done and its checkpoint is on disk.
+    created_at: UTC, ISO 8601. finished: every planned step is done and its checkpoint is on disk. starts: how often
+    the run was started; 0 for one of before they were counted.
     """
 
     run: str
@@ -44,6 +45,7 @@ class RunRecord:
     versions: dict[str, str]
     created_at: str
     finished: bool = False
+    starts: int = 0
     schema_version: int = field(default=SCHEMA_VERSION)
 
 
@@ -66,6 +68,8 @@ def read_run(run_dir: Path) -> RunRecord:
         record = RunRecord(**raw)
         if not isinstance(record.fingerprint, dict) or not isinstance(record.data, dict):
             raise TypeError("fingerprint and data have to be objects")
+        if not isinstance(record.starts, int):
+            raise TypeError("starts has to be a whole number")
         return record
     except TypeError as error:
         raise UsageError(f"{path}: {error}; restore the file or choose another --run") from error
@@ -77,8 +81,13 @@ def list_runs(runs_dir: Path) -> list[str]:
 
 
 def has_checkpoint(run_dir: Path) -> bool:
-    """Whether any save is complete. Reads names only: a checkpoint gets its number when it is whole."""
-    return any(path.name.isdecimal() for path in (run_dir / CHECKPOINTS).glob("*"))
+    """Whether any save is complete."""
+    return bool(saved_steps(run_dir))
+
+
+def saved_steps(run_dir: Path) -> list[int]:
+    """The steps whose save is complete. Reads names only: a checkpoint gets its number when it is whole."""
+    return [int(path.name) for path in (run_dir / CHECKPOINTS).glob("*") if path.name.isdecimal()]
 
 
 def write_run(run_dir: Path, record: RunRecord) -> None:

@@ -82,6 +82,8 @@ class TrainSettings:
     resume: bool = True
     mesh: Mapping[str, int] = field(default_factory=dict)  # devices per axis; empty: all there are, on `data`
     processes: Processes = ALONE
+    metrics_port: int | None = None  # where process 0 answers a Prometheus; 0: any free one; None: nowhere
+    metrics_host: str = "127.0.0.1"
 
     @property
     def run_dir(self) -> Path:
@@ -101,6 +103,8 @@ class TrainSettings:
         model: str | None = None,
         mesh: str | None = None,
         processes: Processes = ALONE,
+        metrics_port: str | int | None = None,
+        metrics_host: str = "127.0.0.1",
     ) -> TrainSettings:
         """Checks what a person typed and completes it with the preset's defaults.
 
@@ -113,6 +117,7 @@ class TrainSettings:
         _check_run_name(run)
         _check_data(data)
         axes = _parse_mesh(mesh)
+        port = _parse_port(metrics_port)
         if steps is not None:
             given |= {"steps": check_value("steps", steps)}
         chosen = _load_preset(name)
@@ -127,6 +132,8 @@ class TrainSettings:
             resume=resume,
             mesh=axes,
             processes=processes,
+            metrics_port=port,
+            metrics_host=metrics_host,
         )
 
 
@@ -200,6 +207,16 @@ def _check_data(data: str | None) -> None:
         raise UsageError(
             "--data: found '', needs a path, a glob, tinyshakespeare or stdlib; leave --data out for the default"
         )
+
+
+def _parse_port(port: str | int | None) -> int | None:
+    if port is None:
+        return None
+    if not (str(port).isdecimal() and int(port) < 2**16):
+        raise UsageError(
+            f"--metrics-port: found {port!r}, needs a whole number from 0 (any free port) to 65535"
+        )
+    return int(port)
 
 
 def _parse_mesh(mesh: str | None) -> dict[str, int]:

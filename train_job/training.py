@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import chain, count
@@ -18,6 +19,7 @@ from jaxport.devices import NoDevice, find_devices
 from train_job.banner import banner
 from train_job.checkpoints import Checkpoints
 from train_job.errors import EnvironmentUnfit, StorageFailed
+from train_job.exporter import Exporter, listening
 from train_job.fingerprint import fingerprint, require_same
 from train_job.kept import KeptData, keep, kept_data, load_data, shared
 from train_job.loop import Loop
@@ -71,8 +73,12 @@ def _train_under_lock(settings: TrainSettings, data: Dataset, layout: Layout, pr
     with preemption.nothing_to_save():
         record = _begin(settings, data) if settings.processes.first else None
         layout.said_by_first(0)  # the others write into the folder that process 0 makes
-    with Checkpoints(settings.run_dir, settings.upkeep, settings.processes) as checkpoints, peers():
-        done = _train_to_the_end(settings, data, layout, checkpoints, preemption)
+    with (
+        _exporting(settings, record) as exporter,
+        Checkpoints(settings.run_dir, settings.upkeep, settings.processes) as checkpoints,
+        peers(),
+    ):
+        done = _train_to_the_end(settings, data, layout, checkpoints, preemption, exporter)
     if done < settings.hyper.steps:
         print(f"preempted: saved step {done} of {settings.hyper.steps}; start again to go on")
         return EXIT_PREEMPTED
@@ -88,6 +94,7 @@ def _train_to_the_end(
     layout: Layout,
     checkpoints: Checkpoints,
     preemption: Preemption,
+    exporter: Exporter | None,
 ) -> int:
     hyper, first = settings.hyper, settings.processes.first
     with preemption.nothing_to_save():
@@ -95,13 +102,17 @@ def _train_to_the_end(
         if first:
             abstract = skeleton(settings.preset.model).abstract
             print(banner(settings, data, layout, abstract, start), flush=True)
+        if exporter is not None:
+            exporter.step(start)
         if start >= hyper.steps:
             return start
         evaluation = {part: layout.evaluation(data.evaluation(name)) for part, name in _PARTS.items()}
         batch = layout.batch(data, hyper.seed, start)
         programs = compile_programs(settings.preset, hyper, layout, state, batch, evaluation["val"])
     with _records(settings, start) as log, reporter(start, hyper.steps) if first else Quiet() as shown:
-        loop = Loop(settings, data, layout, evaluation, programs, checkpoints, log, shown, preemption)
+        loop = Loop(
+            settings, data, layout, evaluation, programs, checkpoints, log, shown, preemption, exporter
+        )
         _, done = loop.run(state, start)
     return done
 
@@ -111,6 +122,17 @@ _PARTS = {"train": "train", "val": "validation"}
 
 def _records(settings: TrainSettings, start: int) -> AbstractContextManager[MetricsLog | None]:
     return MetricsLog(settings.run_dir, start) if settings.processes.first else nullcontext()
+
+
+@contextmanager
+def _exporting(settings: TrainSettings, record: RunRecord | None) -> Iterator[Exporter | None]:
+    """Of process 0, where --metrics-port asks for it: before the first compile, which takes its time."""
+    if record is None or settings.metrics_port is None:
+        yield None
+        return
+    exporter = Exporter(settings.run, settings.run_dir, record.starts, settings.hyper.steps)
+    with listening(exporter, settings.metrics_host, settings.metrics_port):
+        yield exporter
 
 
 def _starting_state(
@@ -199,6 +221,7 @@ def _begin(settings: TrainSettings, data: Dataset) -> RunRecord:
         baselines={name: base.value for name, base in data.baselines().items()},
         versions=_versions(),
         created_at=record.created_at if record else datetime.now(UTC).isoformat(timespec="seconds"),
+        starts=(record.starts if record else 0) + 1,
     )
     write_run(settings.run_dir, latest)
     return latest
