@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 
 from jaxport.cluster.api import Object
-from jaxport.cluster.errors import UsageError
 
 COMPONENT, INSTANCE = "app.kubernetes.io/component", "app.kubernetes.io/instance"
 JOBS = ("train", "export", "warm")
@@ -31,14 +30,9 @@ def jobs_of(objects: Iterable[Object], stage: str = ALL) -> list[Object]:
 
 
 def container_of(job: Object) -> Object:
-    """The container that is the stage. Raises UsageError where the Job has none."""
+    """The container that is the stage: the one of its name, else the first."""
     stage, containers = stage_of(job), job["spec"]["template"]["spec"]["containers"]
-    for each in containers:
-        if each["name"] == stage:
-            return each
-    if len(containers) == 1:
-        return containers[0]
-    raise UsageError(f"{named(job)}: none of its containers is called {stage}")
+    return next((each for each in containers if each["name"] == stage), containers[0])
 
 
 def run_of(job: Object) -> str:

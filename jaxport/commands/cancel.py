@@ -44,8 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _stays(stage: str, run: str) -> str:
     if stage == "train":
-        again = f"jaxport submit train{f' --run {run}' if run else ''}"
-        return f"runs/{run or '...'} stays on the volume with its checkpoints: {again} goes on from the last"
+        return f"runs/{run or '...'} stays on the volume with its checkpoints; submitted again as it was, it goes on from the last"
     if stage == "export":
         return "bundles that are written stay on the volume; one that was under way was not there yet"
     return "what is compiled stays on the volume"
