@@ -17,7 +17,7 @@ class FollowSettings:
 
     patience: float = 60.0
     settle: float = 10.0
-    unseen: float = 1.0
+    unseen: float = 2.0
     quiet: float = 5.0
     tail: int | None = None
 

@@ -40,7 +40,7 @@ def now() -> str:
 
 def eventually(holds: Callable[[], object]) -> None:
     """Waits for it, and fails after a while that no machine needs."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < end
         time.sleep(TICK)
@@ -80,6 +80,7 @@ class FakeCluster:
         self.owners: dict[tuple[str, str], str] = {}
         self.down = False
         self.delay = 0.0
+        self.broken: list[str] = []  # paths of requests that broke while it was down
         self.cut_logs_after: list[int] = []
         self.oldest = 0
         self.scripts: dict[str, Callable[[JobScript], None]] = {}
@@ -114,6 +115,10 @@ class FakeCluster:
     def seen(self, method: str, path: str) -> list[dict[str, str]]:
         """The queries of the requests that match."""
         return [query for verb, where, query in self.requests if verb == method and re.search(path, where)]
+
+    def watching(self, plural: str) -> bool:
+        """Somebody has listed them, and waits for what changes."""
+        return any("watch" in query for query in self.seen("GET", f"/{plural}$"))
 
     def of_kind(self, plural: str) -> list[Object]:
         return [each for path, each in self.objects.items() if f"/{plural}/" in path]
@@ -403,6 +408,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stay_up(self) -> None:
         if self.cluster.down:
+            self.cluster.broken.append(urlsplit(self.path).path)
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             self.connection.close()
             raise _Cut

