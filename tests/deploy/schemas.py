@@ -13,6 +13,7 @@ OTHERS = {
     ("monitoring.googleapis.com/v1", "PodMonitoring"): ({"selector", "endpoints"}, {"targetLabels"}),
     ("monitoring.googleapis.com/v1", "Rules"): ({"groups"}, set()),
     ("monitoring.coreos.com/v1", "ServiceMonitor"): ({"selector", "endpoints"}, {"namespaceSelector"}),
+    ("monitoring.coreos.com/v1", "PodMonitor"): ({"selector", "podMetricsEndpoints"}, {"namespaceSelector"}),
     ("monitoring.coreos.com/v1", "PrometheusRule"): ({"groups"}, set()),
     ("keda.sh/v1alpha1", "ScaledObject"): (
         {"scaleTargetRef", "triggers"},

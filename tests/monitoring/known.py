@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
@@ -14,6 +15,7 @@ from serve_grpc.gauges import KINDS, CatalogGauges, DeviceMemory
 from serve_grpc.metrics import Metrics
 from tests.deploy.objects import ROOT
 from tests.monitoring.promql import Asked, asked
+from train_job.exporter import Exporter
 
 # What the operator's and Google's collectors put on every series of ours. job differs between the two.
 SCRAPED = {"namespace", "pod", "container", "instance", "job"}
@@ -53,7 +55,7 @@ class Known:
 def known() -> Known:
     """What an expression may ask for."""
     labels: dict[str, Collection[str]] = {**OF_PROMETHEUS, **OF_KUBERNETES}
-    for name, own in _of_server():
+    for name, own in (*_of_server(), *_of_training()):
         labels[name] = own | SCRAPED
     values = {(name, label): some for label, some in VALUES_OF_KUBERNETES.items() for name in OF_KUBERNETES}
     values |= {
@@ -114,6 +116,10 @@ def _of_server() -> list[tuple[str, set[str]]]:
     CatalogGauges(Catalog(), metrics.registry)
     DeviceMemory(_NoDevice(), metrics.registry)
     return list(names_in(metrics.registry))
+
+
+def _of_training() -> list[tuple[str, set[str]]]:
+    return list(names_in(Exporter("run", Path(), starts=1, planned=1).registry))
 
 
 def names_in(registry: CollectorRegistry) -> Iterator[tuple[str, set[str]]]:

@@ -119,7 +119,9 @@ def _target(service: Object, port: Object, pod: Pod) -> Iterator[str]:
 
 
 def selectors_match(objects: Objects) -> Iterator[str]:
-    for each in of_kind(objects, "PodDisruptionBudget", "NetworkPolicy", "PodMonitoring", "Deployment"):
+    for each in of_kind(
+        objects, "PodDisruptionBudget", "NetworkPolicy", "PodMonitoring", "PodMonitor", "Deployment"
+    ):
         spec = each["spec"]
         labels = spec.get("selector", spec.get("podSelector", {})).get("matchLabels")
         if labels is not None and not selected(objects, labels, namespace(each)):

@@ -251,6 +251,58 @@ BUNDLES = (
     ),
 )  # fmt: skip
 
+
+def train(pod: str, name: str, run: str = "tiny") -> str:
+    """A series of process 0 of a run, as a PodMonitor's job has it."""
+    labels = {"job": "jaxport/jaxport-train", "instance": f"{pod}:8503", "container": "train", "run": run}
+    return f"jaxport_train_{name}" + on(pod, **labels)
+
+
+STOOD = Fires(
+    {"namespace": "jaxport", "run": "tiny"}, "Run 'tiny' has a process and has done no step for half an hour"
+)
+AGAIN = Fires(
+    {"namespace": "jaxport", "run": "tiny"}, "Run 'tiny' was started again 3 times within six hours"
+)
+TRAINING = (
+    Case(
+        "a run that stops to step, one that goes on, and one whose last process ended",
+        {
+            train("a", "step"): "0+10x60 600x120",
+            train("b", "step", "other"): "0+10x180",
+            train("c", "step", "done"): "0+10x30 300x1 stale",
+        },
+        (
+            ("45m", "JaxportTrainStalled", ()),
+            ("58m", "JaxportTrainStalled", ()),
+            ("62m", "JaxportTrainStalled", (STOOD,)),
+        ),
+    ),
+    Case(
+        "a run that never gets to its first step: it compiles, or waits",
+        {train("a", "step"): "NaN _ 0x120"},
+        (("20m", "JaxportTrainStalled", ()), ("40m", "JaxportTrainStalled", (STOOD,))),
+    ),
+    Case(
+        "a run that is preempted, and goes on in another pod within half an hour",
+        {train("a", "step"): "0+10x60 stale", train("b", "step"): "_x100 NaN 600 600+10x100"},
+        (("29m", "JaxportTrainStalled", ()), ("49m", "JaxportTrainStalled", ()), ("60m", "JaxportTrainStalled", ())),
+    ),
+    Case(
+        "a run on Spot: four pods within six hours, and one that was started five times last week",
+        {
+            train("a", "starts"): "1x60 stale", train("b", "starts"): "_x70 2x60 stale",
+            train("c", "starts"): "_x140 3x60 stale", train("d", "starts"): "_x210 4x700",
+            train("x", "starts", "other"): "5x900",
+        },
+        (
+            ("90m", "JaxportTrainRestartedOften", ()),
+            ("106m", "JaxportTrainRestartedOften", (AGAIN,)),
+            ("440m", "JaxportTrainRestartedOften", ()),
+        ),
+    ),
+)  # fmt: skip
+
 CLUSTER = (
     Case(
         "an export Job that failed, one that did not, and another's",
@@ -292,4 +344,4 @@ CLUSTER = (
     ),
 )  # fmt: skip
 
-CASES = (*SERVING, *BUNDLES, *CLUSTER)
+CASES = (*SERVING, *BUNDLES, *TRAINING, *CLUSTER)

@@ -8,7 +8,7 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,32 +21,37 @@ from tests.monitoring.source import FOLDER, Query, alerts, groups, queries
 from tests.serve_grpc import bundles
 from tests.serve_grpc.test_updates import reseal
 from tests.server_process import ServerProcess, eventually
+from train_job.exporter import Exporter, listening
 
 # On a CPU there is no account of device memory, and nothing has gone wrong with a policy.
 EMPTY = {"Device memory", "Policies and labels that could not be followed", "Labels"}
 
 
-class Prometheus:
-    """A Prometheus that reads one target every half second. Leaving it ends it."""
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
-    def __init__(self, folder: Path, target: str) -> None:
+
+class Prometheus:
+    """A Prometheus that reads its targets (pod -> address) every half second. Leaving it ends it."""
+
+    def __init__(self, folder: Path, targets: Mapping[str, str]) -> None:
         rules = copy.deepcopy(groups())
         for group in rules:
             group["interval"] = "500ms"
         (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": rules}))
-        static = {
-            "targets": [target],
-            "labels": {"namespace": "jaxport", "pod": "serve-1", "container": "serve"},
-        }
-        scrape = {"job_name": "jaxport-metrics", "scrape_interval": "500ms", "static_configs": [static]}
+        static = [
+            {"targets": [address], "labels": {"namespace": "jaxport", "pod": pod}}
+            for pod, address in targets.items()
+        ]
+        scrape = {"job_name": "jaxport-metrics", "scrape_interval": "500ms", "static_configs": static}
         (folder / "prometheus.yaml").write_text(
             yaml.safe_dump(
                 {"rule_files": ["rules.yaml"], "scrape_configs": [{**scrape, "scrape_timeout": "500ms"}]}
             )
         )
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._address = f"127.0.0.1:{free.getsockname()[1]}"
+        self._address = f"127.0.0.1:{free_port()}"
         self._log = (folder / "log").open("w")
         self._process = subprocess.Popen(
             [
@@ -57,7 +62,7 @@ class Prometheus:
         )  # fmt: skip
 
     def __enter__(self) -> "Prometheus":
-        eventually(self._answers, "Prometheus answers")
+        eventually(self._answers, "Prometheus answers", 60)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -93,13 +98,18 @@ def world(
     bundles.export_mlp(folder / "models")
     other = bundles.export_mlp(folder / "others", 2, seed=2)
     flags = ("--max-batch", "2", "--cache-dir", str(folder / "cache"), "--transport", "grpcio")
-    with ServerProcess(folder / "models", *flags) as server:
-        with Prometheus(folder, server.ready().http) as prometheus:
-            eventually(lambda: prometheus.values("jaxport_compiles_total") != [], "the server is read")
+    run, port = Exporter("tiny", folder, starts=1, planned=100), free_port()
+    (folder / "checkpoints" / "5").mkdir(parents=True)
+    run.measured({"train_loss": 2.5, "accuracy": 0.5, "lr": 1e-3, "tokens_per_s": 1e4})
+    with ServerProcess(folder / "models", *flags) as server, listening(run, "127.0.0.1", port):
+        targets = {"serve-1": server.ready().http, "train-0": f"127.0.0.1:{port}"}
+        with Prometheus(folder, targets) as prometheus:
+            eventually(lambda: prometheus.values("jaxport_compiles_total") != [], "the server is read", 60)
             reseal(folder / "models/mlp/1", folder / "models/mlp/.2", golden=other / "golden/predict.npz")
             (folder / "models/mlp/.2").rename(folder / "models/mlp/2")
             server.line("refused model=mlp version=2")
-            for _ in range(8):
+            for step in range(8):
+                run.step(step)
                 server.predict("mlp", {"x": np.ones((1, 4), np.float32)})
                 time.sleep(0.2)
             yield server, prometheus
@@ -120,7 +130,7 @@ def test_the_right_alerts_fire(world: tuple[ServerProcess, Prometheus]) -> None:
             name: rule["state"] for name, rule in prometheus.rules().items() if rule["state"] != "inactive"
         }
 
-    eventually(lambda: states() == wanted, f"{wanted}, not {states()}")
+    eventually(lambda: states() == wanted, f"{wanted}, not {states()}", 60)
     rules = prometheus.rules()
     assert rules.keys() == {alert.name for alert in alerts()}
     assert {name: rule["lastError"] for name, rule in rules.items() if rule["health"] != "ok"} == {}
@@ -131,7 +141,7 @@ def test_the_right_alerts_fire(world: tuple[ServerProcess, Prometheus]) -> None:
     assert "gave wrong answers on the device of serve-1" in golden["annotations"]["summary"]
 
 
-@pytest.mark.parametrize("name", ["serving", "bundles"])
+@pytest.mark.parametrize("name", ["serving", "bundles", "training"])
 def test_the_panels_show_something(world: tuple[ServerProcess, Prometheus], name: str) -> None:
     _, prometheus = world
     shown: dict[str, bool] = {}
@@ -142,4 +152,4 @@ def test_the_panels_show_something(world: tuple[ServerProcess, Prometheus], name
 
 def asked_with(query: Query) -> str:
     """With what a viewer would have chosen."""
-    return query.concrete.replace("$namespace", "jaxport").replace("$model", ".*")
+    return query.concrete.replace("$namespace", "jaxport").replace("$model", ".*").replace("$run", ".*")
