@@ -5,11 +5,11 @@ import math
 from collections.abc import Sequence
 
 from jaxport.cluster.api import Api, Object
-from jaxport.cluster.errors import Forbidden, NotFit, Unreachable
+from jaxport.cluster.errors import NotFit
 from jaxport.cluster.flags import again, note
 from jaxport.cluster.follow import Follow
 from jaxport.cluster.followed import FollowSettings
-from jaxport.cluster.stages import named, namespace_of
+from jaxport.cluster.stages import named, namespace_of, run_of, stage_of
 
 DETACHED = 130
 
@@ -31,26 +31,36 @@ def add_follow_flags(parser: argparse.ArgumentParser, default: str) -> None:
     )
 
 
-def follow(api: Api, jobs: Sequence[Object], options: argparse.Namespace, words: Sequence[str]) -> int:
-    """Follows to the end, or until Ctrl-C. `words` name the Jobs to the commands that are proposed.
+def follow(api: Api, jobs: Sequence[Object], options: argparse.Namespace) -> int:
+    """Follows Jobs of one namespace to the end, or until Ctrl-C.
 
     Raises:
         JobEnded: with the exit code of a Job that is not complete. NotFit: it cannot be followed; the Job goes on.
     """
-    where = namespace_of(jobs[0])
     names = ", ".join(map(named, jobs))
-    back = again("logs", options, *words, "--follow", namespace=where)
+    back, stop = (
+        back_to(jobs[0], options),
+        again("cancel", options, *_words(jobs[0]), namespace=namespace_of(jobs[0])),
+    )
     settings = FollowSettings(patience=options.patience, tail=getattr(options, "tail", None))
     try:
         Follow(api, jobs, settings, _out, note).run()
     except KeyboardInterrupt:
-        note(
-            f"detached; {names} goes on. Its log: {back}; to stop it: {again('cancel', options, *words, namespace=where)}"
-        )
+        note(f"detached; {names} goes on. Its log: {back}; to stop it: {stop}")
         return DETACHED
-    except (Unreachable, Forbidden) as error:
+    except NotFit as error:
         raise NotFit(f"{error}. {names} goes on; to follow it again: {back}") from error
     return 0
+
+
+def back_to(job: Object, options: argparse.Namespace) -> str:
+    """The command that follows a Job that is there."""
+    return again("logs", options, *_words(job), "--follow", namespace=namespace_of(job))
+
+
+def _words(job: Object) -> list[str]:
+    run = run_of(job)
+    return [stage_of(job), *(["--run", run] if run else [])]
 
 
 def _out(line: str) -> None:

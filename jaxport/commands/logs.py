@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
         return _servers(api, options)
     (job,) = find_jobs(api, options.namespace, options.stage, options.run)
     if options.follow:
-        return follow(api, [job], options, [options.stage, *(["--run", options.run] if options.run else [])])
+        return follow(api, [job], options)
     found = latest(pods_of(api, job))
     if not found:
         note("no pod yet")

@@ -5,9 +5,11 @@ import dataclasses
 import json
 import sys
 import time
+from collections.abc import Callable
 
 from jaxport.cluster.api import Api
-from jaxport.cluster.flags import add_cluster_flags, open_api
+from jaxport.cluster.errors import Unreachable
+from jaxport.cluster.flags import add_cluster_flags, note, open_api
 from jaxport.cluster.status import Row, rows
 
 EVERY = 2.0
@@ -35,18 +37,24 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _watch(api: Api, namespace: str) -> None:
-    from rich.console import Console
-    from rich.live import Live
-
-    console = Console()
+    """Until Ctrl-C. An API that is out of reach for a while ends nothing."""
     if not sys.stdout.isatty():
         while True:
-            _print(rows(api, namespace), namespace)
+            _look(api, namespace, lambda found: _print(found, namespace))
             time.sleep(EVERY)
-    with Live(console=console, auto_refresh=False) as live:
+    from rich.live import Live
+
+    with Live(auto_refresh=False) as live:
         while True:
-            live.update(table(rows(api, namespace)), refresh=True)
+            _look(api, namespace, lambda found: live.update(table(found), refresh=True))
             time.sleep(EVERY)
+
+
+def _look(api: Api, namespace: str, show: Callable[[list[Row]], None]) -> None:
+    try:
+        show(rows(api, namespace))
+    except Unreachable as error:
+        note(str(error))
 
 
 def _print(found: list[Row], namespace: str) -> None:

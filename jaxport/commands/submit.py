@@ -7,8 +7,8 @@ from jaxport.cluster.api import Object
 from jaxport.cluster.apply import apply
 from jaxport.cluster.changes import Changes, changed
 from jaxport.cluster.errors import UsageError
-from jaxport.cluster.flags import add_cluster_flags, again, note, open_api
-from jaxport.cluster.following import add_follow_flags, follow
+from jaxport.cluster.flags import add_cluster_flags, note, open_api
+from jaxport.cluster.following import add_follow_flags, back_to, follow
 from jaxport.cluster.manifests import as_yaml, read_manifests
 from jaxport.cluster.stages import ALL, JOBS, jobs_of, namespace_of, stage_of
 
@@ -70,15 +70,19 @@ def run(options: argparse.Namespace) -> int:
     live = [each.live for each in done if each.live is not None and stage_of(each.live) in JOBS]
     if not live:
         return 0
-    words = _words(options.stage, live, changes)
     if options.follow if options.follow is not None else sys.stdout.isatty():
-        return follow(api, live, options, words)
-    note(f"not followed; {_how(options, live, words)}")
+        return follow(api, live, options)
+    note(f"not followed; its log: {back_to(live[0], options)}")
     return 0
 
 
 def _wanted(options: argparse.Namespace) -> list[Object]:
     objects = read_manifests(options.manifests)
+    where = sorted({namespace_of(each) for each in jobs_of(objects)})
+    if len(where) > 1:
+        raise UsageError(
+            f"--manifests: stages in the namespaces {', '.join(where)}; they work on one volume, in one"
+        )
     if options.stage == ALL:
         return objects
     found = jobs_of(objects, options.stage)
@@ -88,17 +92,6 @@ def _wanted(options: argparse.Namespace) -> list[Object]:
             f"no Job with the label app.kubernetes.io/component: {options.stage} in the manifests; there: {there}"
         )
     return found
-
-
-def _words(stage: str, live: list[Object], changes: Changes) -> list[str]:
-    """What names these Jobs to the other commands."""
-    run = changes.run or changes.preset
-    first = stage if stage != ALL else stage_of(live[0])
-    return [first, *(["--run", run] if run and first != "warm" else [])]
-
-
-def _how(options: argparse.Namespace, live: list[Object], words: list[str]) -> str:
-    return f"its log: {again('logs', options, *words, '--follow', namespace=namespace_of(live[0]))}"
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -167,6 +167,8 @@ class FakeCluster:
 
     def delete(self, path: str) -> None:
         each = self.objects[path]
+        if "deletionTimestamp" in each["metadata"]:
+            return
         if each["kind"] != "Job":
             self.store(path, copy.deepcopy(each), "DELETED")
             return

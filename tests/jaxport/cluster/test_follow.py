@@ -216,7 +216,9 @@ def test_a_connection_that_stays_away_is_4_and_the_job_goes_on(run: Run, with_al
     done = run(*TRAIN)
     assert done.code == 4 and time.monotonic() - begun < 40
     assert "does not answer" in done.error
-    assert done.error.endswith("job/jaxport-train goes on; to follow it again: jaxport logs train --follow")
+    assert done.error.endswith(
+        "job/jaxport-train goes on; to follow it again: jaxport logs train --run tiny --follow"
+    )
     assert with_all.job("jaxport-train")
 
 
@@ -312,7 +314,7 @@ def test_interrupting_detaches_and_leaves_the_job(
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert re.search(
-        r"detached; job/jaxport-train goes on\. Its log: jaxport logs train --follow; to stop it: jaxport cancel train$",
+        r"detached; job/jaxport-train goes on\. Its log: jaxport logs train --run tiny --follow; to stop it: jaxport cancel train --run tiny$",
         err.strip(),
     )
     assert "deletionTimestamp" not in with_all.job("jaxport-train")["metadata"]

@@ -2,6 +2,7 @@
 
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -84,6 +85,22 @@ def test_the_table_has_it_all(played: dict[str, JobScript], run: Run) -> None:
     ]
     for part in ("40/300", "val_loss 2.7", "Running", "PodFailurePolicy, exit code 2: error: no such run"):
         assert part in said
+
+
+def test_watching_goes_on_until_it_is_interrupted(
+    played: dict[str, JobScript], run: Run, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter((None, None))
+
+    def sleep(_: float) -> None:
+        if next(looks, True):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxport.commands.status.time", SimpleNamespace(sleep=sleep))
+    cluster.refuse("GET", "/pods$", 503, "apiserver is shutting down", times=1)
+    done = run("status", "--watch")
+    assert done.code == 130 and done.out.count("stage ") == 2
+    assert done.err.count("cannot answer") == 1
 
 
 def test_nothing_there_is_said(run: Run) -> None:

@@ -5,6 +5,7 @@ import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_submit_all_creates_exactly_what_deploy_holds(run: Run, cluster: FakeClu
     assert sent(cluster) == plain()
     assert len(cluster.objects) == len(plain())
     assert [said for each in cluster.sent for version in VERSIONS for said in problems(each, version)] == []
-    assert done.err.splitlines()[-1] == "not followed; its log: jaxport logs train --follow"
+    assert done.err.splitlines()[-1] == "not followed; its log: jaxport logs train --run tiny --follow"
 
 
 @pytest.mark.parametrize("stage", ["train", "export", "warm"])
@@ -226,6 +227,22 @@ def test_what_the_api_finds_wrong_is_one_line(run: Run, with_all: FakeCluster, t
     bad.write_text(run("submit", "train", "--dry-run").out.replace("backoffLimit: 6", "backoffLimit: many"))
     done = run("submit", "train", "--manifests", str(bad), "--no-follow")
     assert done.code == 2 and "backoffLimit" in done.error
+
+
+def test_stages_in_two_namespaces_are_refused(run: Run, cluster: FakeCluster, tmp_path: Path) -> None:
+    text = run("submit", "all", "--dry-run").out
+    jobs = text.replace(
+        "name: jaxport-warm\n  namespace: jaxport\n", "name: jaxport-warm\n  namespace: other\n"
+    )
+    (tmp_path / "two.yaml").write_text(jobs)
+    done = run("submit", "all", "--manifests", str(tmp_path / "two.yaml"))
+    assert done.code == 2 and "stages in the namespaces jaxport, other" in done.error
+
+
+def test_a_login_that_ends_while_it_follows_leaves_the_job(run: Run, with_all: FakeCluster) -> None:
+    with_all.refuse("GET", "/pods$", 401, "Unauthorized")
+    done = run("submit", "train", "--follow")
+    assert done.code == 4 and "log in again" in done.error and "job/jaxport-train goes on" in done.error
 
 
 def test_a_kind_that_the_cluster_does_not_know_is_named_first(
