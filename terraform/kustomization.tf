@@ -31,6 +31,14 @@ locals {
         }
         if taint.key == "cloud.google.com/gke-flex-start" || (taint.key == "cloud.google.com/gke-spot" && stage == "serve")
       ],
+      # JAX takes three quarters of a GPU's memory when it starts, so the second of two that share one would find too little.
+      local.gpu_pools[pool].shared_clients == 1 ? [] : [
+        {
+          op    = "add"
+          path  = "/spec/template/spec/containers/0/env/-"
+          value = { name = "XLA_PYTHON_CLIENT_MEM_FRACTION", value = tostring(floor(90 / local.gpu_pools[pool].shared_clients) / 100) }
+        }
+      ],
     )
   }
 

@@ -203,7 +203,8 @@ variable "serve_pool" {
   description = <<-EOT
     Nodes with L4 GPUs for the servers. max_nodes is of all zones together.
     spot: cheaper and taken away at 15 seconds' notice, servers too. reservation: the name of a reservation of yours to take nodes from.
-    shared_clients: how many pods take turns on one GPU, 1 for none; memory is not divided between them.
+    shared_clients: how many pods take turns on one GPU, 1 for none. Nothing divides its memory: the output kustomization tells each
+    to take its share, and a model has to fit into that.
   EOT
   type = object({
     enabled        = optional(bool, true)

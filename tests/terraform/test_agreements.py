@@ -200,6 +200,21 @@ PLACES = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("variant", "shares"), [("defaults", {}), ("everything", {"serve": "0.45", "warm": "0.45"})]
+)
+def test_who_shares_a_gpu_takes_a_share_of_its_memory(
+    planned: Callable[[str, str], Plan], tmp_path: Path, variant: str, shares: dict[str, str]
+) -> None:
+    found = {
+        pod.owner["metadata"]["name"].removeprefix("jaxport-"): entry["value"]
+        for pod in pods(applied(planned(MAJORS[-1], variant), tmp_path))
+        for entry in pod.spec["containers"][0].get("env", [])
+        if entry["name"] == "XLA_PYTHON_CLIENT_MEM_FRACTION"
+    }
+    assert found == shares
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_overlay_that_is_written_fits_the_cluster(
     planned: Callable[[str, str], Plan], tmp_path: Path, variant: str
