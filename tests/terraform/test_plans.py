@@ -147,7 +147,9 @@ def test_nodes_run_as_an_account_of_their_own_that_may_do_little(plan: Plan) -> 
     addresses = {address.partition("[")[0] for address in pools} | {"google_container_cluster.cluster"}
     for address in addresses:
         config = plan.expressions(address)["node_config"][0]
-        assert "google_service_account.nodes.email" in config["service_account"]["references"], address
+        assert "google_service_account.nodes.email" in config["service_account"].get("references", ()), (
+            address
+        )
     (role,) = plan.of("google_project_iam_member").values()
     assert role["role"] == "roles/container.defaultNodeServiceAccount"
     roles = {each["role"] for each in plan.of("google_artifact_registry_repository_iam_member").values()}

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.terraform import test_plans
 from tests.terraform.conftest import Makes
 from tests.terraform.toolchain import MAJORS
 from tests.terraform.workspace import Workspace
@@ -88,3 +89,31 @@ def test_a_version_of_the_provider_that_nobody_checked_is_refused(
     made.edited("versions.tf", '">= 7.46, < 9"', '">= 9"')
     done = made.init()
     assert done.code == 1 and "no available releases match" in done.complained, done
+
+
+def test_the_checks_of_plans_find(make_workspace: Makes) -> None:
+    """Four mistakes at once, each of which terraform takes, and each of which a check of its own finds."""
+    made = make_workspace()
+    made.edited(
+        "node-pools.tf",
+        '    enable_private_nodes = true\n  }\n\n  dynamic "queued',
+        '    enable_private_nodes = false\n  }\n\n  dynamic "queued',
+    )
+    made.edited(
+        "node-pools.tf",
+        "service_account = google_service_account.nodes.email\n    oauth",
+        'service_account = "default"\n    oauth',
+    )
+    made.edited("node-pools.tf", 'value = "present" }', 'value = "there" }')
+    made.edited("identities.tf", "[${local.namespace}/jaxport-${each.key}]", "[${local.namespace}/default]")
+    plan = made.plan()
+    for check in (
+        test_plans.test_nothing_has_a_public_address,
+        test_plans.test_nodes_run_as_an_account_of_their_own_that_may_do_little,
+        test_plans.test_each_stage_may_be_one_account_and_no_other,
+    ):
+        with pytest.raises(AssertionError):
+            check(plan)
+    with pytest.raises(AssertionError):
+        test_plans.test_the_pools_are_of_these_machines_counts_and_taints(plan, "defaults")
+    test_plans.test_old_images_go(plan)  # which is as it was
