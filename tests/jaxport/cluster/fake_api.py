@@ -79,6 +79,7 @@ class FakeCluster:
         # Field -> who has set it: what server-side apply then refuses to change.
         self.owners: dict[tuple[str, str], str] = {}
         self.down = False
+        self.silent = "nothing"  # watches of such collections tell nothing
         self.delay = 0.0
         self.broken: list[str] = []  # paths of requests that broke while it was down
         self.cut_logs_after: list[int] = []
@@ -191,7 +192,7 @@ class FakeCluster:
                     self.changed.wait(TICK)
                 new = self._history[at:]
                 at += len(new)
-            for changed_at, kind, where, each in new:
+            for changed_at, kind, where, each in () if collection.endswith(self.silent) else new:
                 if changed_at > version and where == collection and matches(each, selector):
                     yield {"type": kind, "object": each}
 

@@ -152,14 +152,14 @@ def test_processes_of_an_indexed_job_are_told_apart(run: Run, with_all: FakeClus
         both = [job.pod(index) for index in (0, 1)]
         for index, pod in enumerate(both):
             job.log(pod, f"process {index}")
-        job.ends(both[0], 75)
-        job.ends(both[1], 4)
+        job.ends(both[0], 4)
+        job.ends(both[1], 75)
         job.fails("BackoffLimitExceeded")
 
     with_all.scripts["jaxport-train"] = script
     done = run(*TRAIN, "--manifests", str(tmp_path / "two.yaml"))
     assert sorted(done.out.splitlines()) == ["[0] process 0", "[1] process 1"]
-    assert done.code == 4 and done.error.endswith("process 1"), (
+    assert done.code == 4 and done.error.endswith("process 0"), (
         "the one that did not end because of the other"
     )
 
@@ -236,6 +236,19 @@ def test_a_version_that_has_expired_is_listed_anew(run: Run, with_all: FakeClust
     with_all.scripts["jaxport-train"] = lambda job: job.runs_through(*STEPS)
     done = run(*TRAIN)
     assert done.code == 0 and done.out.splitlines() == STEPS
+
+
+def test_pods_that_are_told_of_late_count(run: Run, with_all: FakeCluster) -> None:
+    """The end of a Job is known before the watch says that it had a pod at all."""
+
+    def script(job: JobScript) -> None:
+        eventually(lambda: with_all.watching("pods"))
+        with_all.silent = "/pods"
+        job.runs_through("error: the reason", code=2)
+
+    with_all.scripts["jaxport-train"] = script
+    done = run(*TRAIN)
+    assert done.code == 2 and done.out == "error: the reason\n"
 
 
 def test_an_api_that_is_overloaded_is_asked_again(run: Run, with_all: FakeCluster) -> None:
