@@ -30,6 +30,12 @@ locals {
     } : name => pool if pool.enabled
   }
 
+  # How many nodes of each pool to begin with in each zone.
+  first_nodes = merge(
+    { cpu = ceil(var.cpu_pool.min_nodes / length(var.zones)) },
+    { for name, pool in local.gpu_pools : name => ceil(pool.min_nodes / length(local.gpu_zones)) },
+  )
+
   # Who does not say that it can do with such a node is not put on one. GKE taints GPU nodes by itself, but not where the
   # first pool of a cluster has GPUs, which a pool that is made while the default one goes may well be.
   gpu_taint = { key = "nvidia.com/gpu", value = "present" }
@@ -48,6 +54,8 @@ resource "google_container_node_pool" "cpu" {
   project  = var.project_id
   location = var.region
   cluster  = google_container_cluster.cluster.name
+  # Per zone. The autoscaler keeps to its least count only when it takes nodes away: without this there would be none.
+  initial_node_count = local.first_nodes.cpu
 
   autoscaling {
     total_min_node_count = var.cpu_pool.min_nodes
@@ -101,6 +109,16 @@ resource "google_container_node_pool" "cpu" {
       insecure_kubelet_readonly_port_enabled = "FALSE"
     }
   }
+
+  lifecycle {
+    # Another count would make the pool anew.
+    ignore_changes = [initial_node_count]
+
+    precondition {
+      condition     = local.first_nodes.cpu * length(var.zones) <= var.cpu_pool.max_nodes
+      error_message = "cpu_pool has max_nodes = ${var.cpu_pool.max_nodes}, but the pool begins with ${local.first_nodes.cpu} in each of ${length(var.zones)} zones: raise max_nodes, or name fewer zones."
+    }
+  }
 }
 
 resource "google_container_node_pool" "gpu" {
@@ -112,6 +130,8 @@ resource "google_container_node_pool" "gpu" {
   location       = var.region
   cluster        = google_container_cluster.cluster.name
   node_locations = local.gpu_zones
+  # Per zone; none, unless some are to be there at all times.
+  initial_node_count = local.first_nodes[each.key]
 
   # ANY: in whichever zone there is a GPU, reserved ones first.
   autoscaling {
@@ -217,6 +237,15 @@ resource "google_container_node_pool" "gpu" {
 
     kubelet_config {
       insecure_kubelet_readonly_port_enabled = "FALSE"
+    }
+  }
+
+  lifecycle {
+    ignore_changes = [initial_node_count]
+
+    precondition {
+      condition     = local.first_nodes[each.key] * length(local.gpu_zones) <= each.value.max_nodes
+      error_message = "The pool ${each.key} has max_nodes = ${each.value.max_nodes}, but begins with ${local.first_nodes[each.key]} in each of ${length(local.gpu_zones)} zones: raise max_nodes, or name fewer gpu_zones."
     }
   }
 

@@ -165,6 +165,26 @@ run "more_nodes_than_addresses" {
   expect_failures = [google_compute_subnetwork.nodes]
 }
 
+run "fewer_cpu_nodes_than_zones" {
+  command = plan
+
+  variables {
+    cpu_pool = { max_nodes = 2 }
+  }
+
+  expect_failures = [google_container_node_pool.cpu]
+}
+
+run "fewer_servers_than_zones" {
+  command = plan
+
+  variables {
+    serve_pool = { min_nodes = 1, max_nodes = 2 }
+  }
+
+  expect_failures = [google_container_node_pool.gpu]
+}
+
 run "a_channel_that_is_none" {
   command = plan
 

@@ -82,6 +82,20 @@ run "everything_with_spot_and_queued_provisioning" {
   }
 }
 
+run "servers_at_all_times" {
+  command = plan
+
+  variables {
+    serve_pool = { min_nodes = 2 }
+    gpu_zones  = ["europe-west4-a"]
+  }
+
+  assert {
+    condition     = { for name, pool in google_container_node_pool.gpu : name => pool.initial_node_count } == { serve-l4 = 2, train-l4 = 0 }
+    error_message = "The nodes that are to be there at all times are not made."
+  }
+}
+
 run "reserved_nodes" {
   command = plan
 

@@ -65,6 +65,20 @@ BROKEN = {
     "another one": (
         "network.tf", 'condition     = local.most_nodes <= pow(2, 24 - tonumber(split("/", var.pod_cidr)[1])) &&', "condition     = true ||", "refusals.tftest.hcl", "more_nodes_than_addresses",
     ),
+    "a pool that begins with more nodes than it may have": (
+        "node-pools.tf",
+        "condition     = local.first_nodes.cpu * length(var.zones) <=",
+        "condition     = local.first_nodes.cpu * 0 <=",
+        "refusals.tftest.hcl",
+        "fewer_cpu_nodes_than_zones",
+    ),
+    "another one of those": (
+        "node-pools.tf",
+        "condition     = local.first_nodes[each.key] * length(local.gpu_zones) <=",
+        "condition     = local.first_nodes[each.key] * 0 <=",
+        "refusals.tftest.hcl",
+        "fewer_servers_than_zones",
+    ),
     "public nodes": (
         "cluster.tf", "enable_private_nodes    = true", "enable_private_nodes    = false", "defaults.tftest.hcl", "nobody_outside_reaches",
     ),
