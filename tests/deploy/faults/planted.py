@@ -9,9 +9,19 @@ from tests.deploy.objects import Object, outputs
 from tests.deploy.policies import Policy
 
 PLAIN, CPU, HOSTS, METRICS = "deploy/", "overlays/cpu", "overlays/multi-host", "overlays/queue-time"
-KEDA, ROUTE, MONITOR, JOBSET, KUEUE = (
-    f"gke-l4 with optional/{name}" for name in ("keda", "gateway", "service-monitor", "jobset", "kueue")
+KEDA, ROUTE, MONITOR, SCRAPED, MANAGED, JOBSET, KUEUE = (
+    f"gke-l4 with optional/{name}"
+    for name in (
+        "keda",
+        "gateway",
+        "service-monitor",
+        "pod-monitoring",
+        "managed-monitoring",
+        "jobset",
+        "kueue",
+    )
 )
+L4, TLS, MTLS = "overlays/gke-l4", "gke-l4 with components/tls", "gke-l4 with components/mtls"
 
 
 class Planted:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from tests.deploy.objects import Objects
-from tests.deploy.policies import admission, commands, pods, references, server, stages, workloads
+from tests.deploy.policies import admission, commands, network, pods, references, server, stages, workloads
 
 Policy = Callable[[Objects], Iterator[str]]
 
@@ -13,6 +13,7 @@ POLICIES: tuple[Policy, ...] = (
     *workloads.POLICIES,
     *server.POLICIES,
     *stages.POLICIES,
+    *network.POLICIES,
     *references.POLICIES,
     *admission.POLICIES,
 )
