@@ -32,12 +32,17 @@ def kubectl(*arguments: str | Path) -> str:
 
 
 def kustomized(folder: Path, *components: Path) -> str:
-    """The YAML of `kubectl kustomize`: of a folder, or of a kustomization that takes in components beside it."""
+    """The YAML of `kubectl kustomize`: of a folder, or of a kustomization that takes in components beside it.
+
+    That one sorts as the folder's does: kustomize asks the topmost alone.
+    """
     if not components:
         return kubectl("kustomize", folder)
     with tempfile.TemporaryDirectory() as made:
         root = Path(made).resolve()
         lines = ["resources:", f"- {os.path.relpath(folder, root)}", "components:"]
         lines += [f"- {os.path.relpath(component, root)}" for component in components]
+        below = (folder / "kustomization.yaml").read_text().splitlines()
+        lines += [line for line in below if line.startswith("sortOptions:")]
         (root / "kustomization.yaml").write_text("\n".join(lines) + "\n")
         return kubectl("kustomize", root)

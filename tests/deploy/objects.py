@@ -51,16 +51,37 @@ def plain() -> list[Object]:
     return [each for file in plain_files() for each in parsed(file.read_text())]
 
 
-def components() -> list[Path]:
-    return sorted(file.parent for kind in ("components", "optional") for file in (DEPLOY / kind).glob("*/*n.yaml")
+def components(deploy: Path = DEPLOY) -> list[Path]:
+    return sorted(file.parent for kind in ("components", "optional") for file in (deploy / kind).glob("*/*n.yaml")
                   if file.name == "kustomization.yaml")  # fmt: skip
+
+
+def overlays(deploy: Path = DEPLOY) -> list[Path]:
+    return sorted(file.parent for file in deploy.glob("overlays/*/kustomization.yaml"))
+
+
+def reached(folder: Path) -> set[str]:
+    """What a kustomization is made of: the names of its folder and of every folder below it, at any depth."""
+    [said] = parsed((folder / "kustomization.yaml").read_text())
+    below = [folder / each for key in ("resources", "components") for each in said.get(key, [])]
+    return {folder.resolve().name}.union(*(reached(each) for each in below if each.is_dir()))
+
+
+# Of each at most one: what both would change, or bring, is there once.
+EXCLUSIVE = ({"tls", "mtls"}, {"jobset", "multi-host"})
+
+
+def fits(component: Path, overlay: Path) -> bool:
+    """Whether a component may be laid over an overlay: not where it is part of it already, by whatever way."""
+    there, brought = reached(overlay), reached(component)
+    return not there & brought and not any(pair & there and pair & brought for pair in EXCLUSIVE)
 
 
 @cache
 def outputs() -> Mapping[str, list[Object]]:
     """What is applied in one go -> its objects: deploy/, each overlay, and an overlay with each component."""
     found = {"deploy/": plain()}
-    for folder in (BASE, *sorted(file.parent for file in DEPLOY.glob("overlays/*/kustomization.yaml"))):
+    for folder in (BASE, *overlays()):
         found[str(folder.relative_to(DEPLOY))] = parsed(kustomized(folder))
     for component in components():
         name = f"{UNDER.name} with {component.relative_to(DEPLOY)}"

@@ -14,7 +14,19 @@ import yaml
 
 from tests.deploy import kubectl as kubectl_module
 from tests.deploy.kubectl import kubectl, kustomized
-from tests.deploy.objects import BASE, DEPLOY, components, named, of_kind, outputs, parsed, plain, plain_files
+from tests.deploy.objects import (
+    BASE,
+    DEPLOY,
+    components,
+    fits,
+    named,
+    of_kind,
+    outputs,
+    overlays,
+    parsed,
+    plain,
+    plain_files,
+)
 from tests.deploy.policies import POLICIES, Policy
 from tests.deploy.policies.references import _series
 from tests.deploy.policies.server import fronted
@@ -24,7 +36,7 @@ FILES = sorted(DEPLOY.rglob("*.yaml"))
 OUTPUTS = [
     "deploy/",
     "base",
-    *(f"overlays/{file.parent.name}" for file in sorted(DEPLOY.glob("overlays/*/kustomization.yaml"))),
+    *(f"overlays/{folder.name}" for folder in overlays()),
     *(f"gke-l4 with {component.relative_to(DEPLOY)}" for component in components()),
 ]
 
@@ -69,10 +81,8 @@ def test_a_key_that_is_given_twice_is_refused() -> None:
 @pytest.mark.parametrize("component", components(), ids=lambda folder: folder.name)
 def test_a_component_can_be_laid_over_every_overlay(component: Path) -> None:
     """A patch by path breaks where the path is not, so every pair is tried."""
-    for folder in sorted(file.parent for file in DEPLOY.glob("overlays/*/kustomization.yaml")):
-        # Both bring the second process.
-        if (component.name, folder.name) != ("jobset", "multi-host"):
-            assert kustomized(folder, component)
+    laid = [kustomized(folder, component) for folder in overlays() if fits(component, folder)]
+    assert all(laid) and laid
 
 
 def test_the_plain_folder_and_the_base_are_the_same_files() -> None:
