@@ -23,6 +23,9 @@ locals {
         { op = "remove", path = "/spec/template/spec/nodeSelector/cloud.google.com~1gke-spot" },
       ] : [],
       [{ op = "add", path = "/spec/template/spec/nodeSelector/cloud.google.com~1gke-nodepool", value = pool }],
+      local.gpu_pools[pool].flex_start ? [
+        { op = "add", path = "/spec/template/spec/nodeSelector/cloud.google.com~1gke-flex-start", value = "true" },
+      ] : [],
       [
         for taint in local.taints[pool] : {
           op    = "add"

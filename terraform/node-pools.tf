@@ -122,7 +122,7 @@ resource "google_container_node_pool" "cpu" {
 }
 
 resource "google_container_node_pool" "gpu" {
-  #checkov:skip=CKV_GCP_9:Nodes are repaired but for queued ones, for which GKE refuses it.
+  #checkov:skip=CKV_GCP_9:Nodes are repaired but for flex-start ones, for which GKE wants it off.
   for_each = local.gpu_pools
 
   name           = each.key
@@ -140,9 +140,9 @@ resource "google_container_node_pool" "gpu" {
     location_policy      = "ANY"
   }
 
-  # A queued node is not repaired but asked for again.
+  # A flex-start node is not repaired but asked for again.
   management {
-    auto_repair  = !each.value.queued_provisioning
+    auto_repair  = !each.value.flex_start
     auto_upgrade = true
   }
 

@@ -73,7 +73,7 @@ run "everything_with_spot_and_queued_provisioning" {
 
   assert {
     condition     = google_container_node_pool.gpu["train-l4"].node_config[0].reservation_affinity[0].consume_reservation_type == "NO_RESERVATION" && !google_container_node_pool.gpu["train-l4"].management[0].auto_repair
-    error_message = "A queued pool may take from reservations, or is repaired: GKE refuses either."
+    error_message = "A flex-start pool may take from reservations, or is repaired: GKE wants neither."
   }
 
   assert {

@@ -239,6 +239,15 @@ def test_the_overlay_that_is_written_fits_the_cluster(
         assert storage["parameters"]["network"] == plan.one("google_compute_network")["name"]
 
 
+def test_who_is_queued_asks_for_flex_start_nodes(planned: Callable[[str, str], Plan], tmp_path: Path) -> None:
+    found = {
+        pod.owner["metadata"]["name"].removeprefix("jaxport-")
+        for pod in pods(applied(planned(MAJORS[-1], "everything"), tmp_path))
+        if pod.spec.get("nodeSelector", {}).get("cloud.google.com/gke-flex-start") == "true"
+    }
+    assert found == {"train"}
+
+
 def test_the_accounts_that_are_named_are_the_ones_that_are_made(defaults: Plan) -> None:
     """Google makes an account's email of its name and the project; the overlay is written before there is one."""
     made = {each["account_id"] for each in defaults.of("google_service_account").values()}

@@ -100,7 +100,9 @@ def test_nodes_that_can_be_taken_away_are_marked_so_and_no_others(plan: Plan) ->
         assert not (node(pool)["spot"] and node(pool)["flex_start"])
 
 
-def test_queued_nodes_are_as_gke_asks_for(planned: Callable[[str, str], Plan], major: str) -> None:
+def test_flex_start_and_queued_nodes_are_as_gke_asks_for(
+    planned: Callable[[str, str], Plan], major: str
+) -> None:
     pools = planned(major, "everything").pools()
     queued = pools["train-l4"]
     assert one(queued["queued_provisioning"])["enabled"] is True
