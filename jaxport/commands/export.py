@@ -29,11 +29,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     flag("--platforms", default="cpu,cuda", help=f"some of {','.join(PLATFORMS)} (default: cpu,cuda)")
 
 
-def run(options: argparse.Namespace) -> int:
-    platforms = tuple(p.strip() for p in options.platforms.split(",") if p.strip())
+def check(options: argparse.Namespace) -> None:
+    """What can be said of the flags before anything is read. Raises BadSpec."""
     if options.step not in ("latest", "best") and not options.step.isdigit():
         raise BadSpec(f"--step {options.step!r}: latest, best or a step's number is needed")
     parse_version_name(options.version)
+
+
+def run(options: argparse.Namespace) -> int:
+    check(options)
+    platforms = tuple(p.strip() for p in options.platforms.split(",") if p.strip())
     # After the flags are checked: flax takes seconds to import.
     from converters.bundle import read_manifest
     from converters.from_run import RunExport, export_run

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.deploy.faults.planted import HOSTS, METRICS, Fault, Planted, cut, put, replaced
+from tests.deploy.faults.planted import HOSTS, JOBSET, METRICS, Fault, Planted, cut, put, replaced
 from tests.deploy.policies import pods
 
 
@@ -63,6 +63,33 @@ FAULTS = (
         "no emptyDir at /tmp",
         put(lambda p: p.server["volumeMounts"][1], mountPath="/temp"),
     ),
+    Fault(
+        pods.scratch_fits_the_limits,
+        "emptyDirs ['tmp'] may hold 4294967296; its limit of ephemeral-storage",
+        put(lambda p: p.train["volumes"][1]["emptyDir"], sizeLimit="4Gi"),
+    ),
+    Fault(
+        pods.scratch_fits_the_limits,
+        "its limit of memory",
+        put(lambda p: p.train["volumes"][2]["emptyDir"], sizeLimit="8Gi"),
+    ),
+    Fault(
+        pods.shared_memory_is_where_it_is_looked_for,
+        "no emptyDir in Memory at /dev/shm",
+        put(lambda p: p.trainer["volumeMounts"][2], mountPath="/work/shm"),
+    ),
+    Fault(
+        pods.shared_memory_is_where_it_is_looked_for,
+        "JobSet jaxport-train: container train: no emptyDir in Memory",
+        cut(lambda p: next(v for v in p.processes["volumes"] if v["name"] == "shm")["emptyDir"], "medium"),
+        JOBSET,
+    ),
+    Fault(
+        pods.gpus_are_tolerated,
+        "NoExecute",
+        lambda p: p.serve["tolerations"][0].update(effect="NoExecute"),
+    ),
+    Fault(pods.gpus_are_tolerated, "nvidia.com/gpu: []", cut(lambda p: p.warm, "tolerations")),
     Fault(
         pods.nodes_are_known,
         "nodeSelector cloud.google.com/gke-sopt",

@@ -29,6 +29,10 @@ FAULTS = (
         "Job jaxport-warm: container warm: --models /work",
         lambda p: p.argument(p.warmer, "--models", "/work"),
     ),
+    Fault(stages.waiters_wait, "export: without --wait", lambda p: p.exporter["args"].remove("--wait")),
+    Fault(stages.waiters_wait, "warm: without --wait", lambda p: p.warmer["args"].remove("--wait")),
+    Fault(stages.waiters_wait, "--skip-existing", lambda p: p.exporter["args"].remove("--skip-existing")),
+    Fault(stages.waiters_wait, "without --warm-only", lambda p: p.warmer["args"].remove("--warm-only")),
     Fault(
         stages.no_rename_passes_an_image_by,
         "JobSet jaxport-train: container train: image localhost/",

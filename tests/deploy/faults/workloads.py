@@ -1,6 +1,6 @@
 """Faults in how Jobs and Deployments fail, end, roll and probe."""
 
-from tests.deploy.faults.planted import JOBSET, KEDA, KUEUE, Fault, cut, put
+from tests.deploy.faults.planted import CPU, JOBSET, KEDA, KUEUE, Fault, cut, put
 from tests.deploy.policies import workloads
 
 FAULTS = (
@@ -31,6 +31,21 @@ FAULTS = (
         "JobSet jaxport-train: podFailurePolicy: Ignore on",
         lambda p: p.replicated["podFailurePolicy"]["rules"].pop(1),
         JOBSET,
+    ),
+    *(
+        Fault(
+            workloads.failures_are_told_apart,
+            words,
+            lambda p, rule=rule: p.job["podFailurePolicy"]["rules"][rule]["onExitCodes"].update(
+                operator="NotIn"
+            ),
+        )
+        for rule, words in ((1, "operator NotIn: Ignore"), (2, "operator NotIn: FailJob"))
+    ),
+    Fault(
+        workloads.failures_are_told_apart,
+        "DisruptionTarget is missing",
+        lambda p: p.job["podFailurePolicy"]["rules"][0]["onPodConditions"][0].update(status="False"),
     ),
     Fault(
         workloads.job_sets_give_up,
@@ -68,6 +83,57 @@ FAULTS = (
         workloads.later_stages_wait_longer,
         "waits for train",
         put(lambda p: p.job, activeDeadlineSeconds=90000),
+    ),
+    Fault(
+        workloads.later_stages_wait_longer,
+        "train has 864 seconds",
+        put(lambda p: p.job, activeDeadlineSeconds=864),
+    ),
+    Fault(
+        workloads.later_stages_wait_longer,
+        "warm has 90000 seconds and waits for export",
+        put(lambda p: p.spec("Job", "jaxport-warm"), activeDeadlineSeconds=90000),
+    ),
+    Fault(
+        workloads.nodes_can_be_emptied,
+        "maxUnavailable 0",
+        put(lambda p: p.spec("PodDisruptionBudget", "jaxport-serve"), maxUnavailable=0),
+    ),
+    Fault(
+        workloads.nodes_can_be_emptied,
+        "minAvailable 2, and there may be no more than 2",
+        put(lambda p: p.spec("PodDisruptionBudget", "jaxport-serve"), minAvailable=2),
+    ),
+    Fault(
+        workloads.nodes_can_be_emptied,
+        "no more than 1",
+        put(lambda p: p.spec("PodDisruptionBudget", "jaxport-serve"), minAvailable=1),
+        CPU,
+    ),
+    Fault(
+        workloads.scaling_has_a_target_that_can_be_met,
+        "averageUtilization 700",
+        lambda p: p.spec("HorizontalPodAutoscaler", "jaxport-serve")["metrics"][0]["containerResource"][
+            "target"
+        ].update(averageUtilization=700),
+    ),
+    Fault(
+        workloads.scaling_has_a_target_that_can_be_met,
+        "trigger cpu: value 0",
+        lambda p: p.spec("ScaledObject", "jaxport-serve")["triggers"][1]["metadata"].update(value="0"),
+        KEDA,
+    ),
+    Fault(
+        workloads.rollouts_have_time_to_start,
+        "progressDeadlineSeconds 600",
+        cut(lambda p: p.spec("Deployment", "jaxport-serve"), "progressDeadlineSeconds"),
+    ),
+    Fault(
+        workloads.pods_are_spread_from_their_like,
+        "topology.kubernetes.io/zone: counts",
+        lambda p: p.serve["topologySpreadConstraints"][1]["labelSelector"]["matchLabels"].update(
+            {"app.kubernetes.io/component": "server"}
+        ),
     ),
     Fault(workloads.probes_are_there, "no readinessProbe", cut(lambda p: p.server, "readinessProbe")),
     Fault(workloads.probes_are_there, "no startupProbe", cut(lambda p: p.envoy, "startupProbe")),

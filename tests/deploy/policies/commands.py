@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import io
-import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 
@@ -20,7 +19,10 @@ VARIABLES = {
     "LD_LIBRARY_PATH",
     "OTEL_EXPORTER_OTLP_ENDPOINT",
 }
-XLA_FLAGS = re.compile(r"^(--xla_\w+=\S+)( --xla_\w+=\S+)*$")
+# XLA ends the process at a flag that it does not know, before a device is looked for. By name, what each may be.
+XLA_FLAGS = {"--xla_gpu_exclude_nondeterministic_ops": {"true", "false"}}
+# Where GKE mounts the driver of a node with GPUs.
+DRIVER = "/usr/local/nvidia/lib64"
 
 
 def options(args: Sequence[str]) -> argparse.Namespace:
@@ -38,6 +40,13 @@ def _options(args: tuple[str, ...]) -> argparse.Namespace:
             return _parser(args[0]).parse_args(list(args))
     except SystemExit:
         raise ValueError(said.getvalue().strip().rpartition("\n")[2]) from None
+
+
+def options_or_none(each: Container) -> argparse.Namespace | None:
+    try:
+        return options(each.args)
+    except ValueError:  # arguments_parse tells
+        return None
 
 
 def hook(each: Container) -> list[str]:
@@ -75,6 +84,10 @@ def refused(args: Sequence[str]) -> list[str]:
         parsed = options(args)
         if parsed.command in ("serve", "train"):
             _settings(parsed)
+        if parsed.command == "export":
+            from jaxport.commands.export import check
+
+            check(parsed)
     except Exception as error:
         if not isinstance(error, ValueError) and getattr(error, "exit_code", None) is None:
             raise
@@ -97,8 +110,18 @@ def variables_are_read_by_something(objects: Objects) -> Iterator[str]:
             for variable in each.spec.get("env", []):
                 if variable["name"] not in VARIABLES:
                     yield f"{each}: env {variable['name']}: nothing reads it; known: {', '.join(sorted(VARIABLES))}"
-                if variable["name"] == "XLA_FLAGS" and not XLA_FLAGS.match(variable.get("value", "")):
-                    yield f"{each}: env XLA_FLAGS {variable.get('value')!r}: needed: --xla_name=value ..."
+                if variable["name"] == "XLA_FLAGS":
+                    yield from (
+                        f"{each}: env XLA_FLAGS: {said}" for said in _unknown(variable.get("value", ""))
+                    )
+                if variable["name"] == "LD_LIBRARY_PATH" and variable.get("value") != DRIVER:
+                    yield f"{each}: env LD_LIBRARY_PATH {variable.get('value')!r}; GKE mounts the driver at {DRIVER}"
+
+
+def _unknown(flags: str) -> Iterator[str]:
+    for name, _, value in (word.partition("=") for word in flags.split() or [""]):
+        if value not in XLA_FLAGS.get(name, ()):
+            yield f"{name}={value}: needed: one of {XLA_FLAGS}; a new one is added there, once it has run"
 
 
 def environment(each: Container) -> dict[str, str]:

@@ -10,6 +10,8 @@ from tests.deploy.objects import ROOT, Objects, namespace, of_kind, pods, walked
 
 UID = 10001
 SCRATCH = "/tmp"  # noqa: S108
+SHARED_MEMORY = "/dev/shm"  # noqa: S108
+GPU_TAINT = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 QUANTITY = re.compile(r"^(\d+(?:\.\d+)?)(m|k|M|G|T|Ki|Mi|Gi|Ti)?$")
 FACTORS = {"m": Decimal("0.001"), "": Decimal(1), **{"kMGT"[i]: Decimal(1000) ** (i + 1) for i in range(4)},
            **{"KMGT"[i] + "i": Decimal(1024) ** (i + 1) for i in range(4)}}  # fmt: skip
@@ -110,6 +112,40 @@ def scratch_is_bounded(objects: Objects) -> Iterator[str]:
             mounts = {m["mountPath"]: m["name"] for m in each.spec.get("volumeMounts", [])}
             if each.ours and "emptyDir" not in (pod.volume(mounts.get(SCRATCH, "")) or {}):
                 yield f"{each}: no emptyDir at {SCRATCH}, and its root is read-only"
+
+
+def scratch_fits_the_limits(objects: Objects) -> Iterator[str]:
+    """Past the limits of its containers kubelet evicts a pod; what is in memory counts as theirs."""
+    for pod in pods(objects):
+        for medium, resource in (("", "ephemeral-storage"), ("Memory", "memory")):
+            volumes = {v["name"]: quantity(v["emptyDir"].get("sizeLimit")) or Decimal(0)
+                       for v in pod.spec.get("volumes", []) if v.get("emptyDir", {}).get("medium", "") == medium
+                       and "emptyDir" in v}  # fmt: skip
+            for each in pod.containers:
+                mounted = {m["name"] for m in each.spec.get("volumeMounts", [])} & volumes.keys()
+                size, limit = sum(volumes[name] for name in mounted), quantity(
+                    each.spec.get("resources", {}).get("limits", {}).get(resource))  # fmt: skip
+                if limit is not None and size >= limit:
+                    yield f"{each}: emptyDirs {sorted(mounted)} may hold {size}; its limit of {resource} is {limit}"
+
+
+def shared_memory_is_where_it_is_looked_for(objects: Objects) -> Iterator[str]:
+    """NCCL opens /dev/shm, and a container's own has 64 MiB."""
+    for pod in pods(objects):
+        for each in pod.containers:
+            if each.args[:1] != ["train"]:
+                continue
+            at = [m["name"] for m in each.spec.get("volumeMounts", []) if m["mountPath"] == SHARED_MEMORY]
+            if not at or (pod.volume(at[0]) or {}).get("emptyDir", {}).get("medium") != "Memory":
+                yield f"{each}: no emptyDir in Memory at {SHARED_MEMORY}"
+
+
+def gpus_are_tolerated(objects: Objects) -> Iterator[str]:
+    """Clouds taint their GPU nodes with nvidia.com/gpu and NoSchedule; a toleration of another effect opens nothing."""
+    for pod in pods(objects):
+        found = [t for t in pod.spec.get("tolerations", []) if t.get("key") == "nvidia.com/gpu"]
+        if found != ([GPU_TAINT] if pod.gpus else []):
+            yield f"{pod}: tolerations of nvidia.com/gpu: {found}; needed: {[GPU_TAINT] if pod.gpus else []}"
 
 
 def nodes_are_known(objects: Objects) -> Iterator[str]:
@@ -218,6 +254,9 @@ POLICIES = (
     images_have_the_versions_of_the_project,
     resources_are_bounded,
     scratch_is_bounded,
+    scratch_fits_the_limits,
+    shared_memory_is_where_it_is_looked_for,
+    gpus_are_tolerated,
     nodes_are_known,
     gpus_are_chosen_alike,
     pods_are_restricted,

@@ -8,7 +8,7 @@ import yaml
 
 from jaxport.message_size import message_size
 from tests.deploy.objects import Container, Object, Objects, Pod, named, of_kind, pods, walked
-from tests.deploy.policies.commands import environment, hook, options
+from tests.deploy.policies.commands import environment, hook, options, options_or_none
 from tests.deploy.policies.pods import quantity
 
 # Of a message of gRPC: Envoy counts it, the server does not.
@@ -156,16 +156,9 @@ def paths_are_on_the_volume(objects: Objects) -> Iterator[str]:
             if not each.ours:
                 continue
             for name in ("root", "models"):
-                path = getattr(_options_or_none(each), name, None)
+                path = getattr(options_or_none(each), name, None)
                 if path is not None and not _on_claim(pod, each, PurePosixPath(path)):
                     yield f"{each}: --{name} {path} is not on the volume"
-
-
-def _options_or_none(each: Container) -> object | None:
-    try:
-        return options(each.args)
-    except ValueError:  # arguments_parse tells
-        return None
 
 
 def _on_claim(pod: Pod, each: Container, path: PurePosixPath) -> bool:

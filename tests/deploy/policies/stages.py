@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 from tests.deploy.objects import Container, Object, Objects, Pod, named, namespace, of_kind, pods
-from tests.deploy.policies.commands import options
+from tests.deploy.policies.commands import options, options_or_none
 
 COMPONENT = "app.kubernetes.io/component"
 # The steps of docs/operations.md where GPUs are few: everything else, the warm Job, the servers. A later one holds GPUs
@@ -36,6 +36,21 @@ def _told(objects: Objects, command: str) -> Iterator[tuple[Container, object]]:
                     yield each, options(each.args)
                 except ValueError:  # arguments_parse tells
                     continue
+
+
+def waiters_wait(objects: Objects) -> Iterator[str]:
+    """All stages are applied together: one that does not wait fails at once; one that is tried again repeats nothing."""
+    for pod in pods(objects):
+        for each in pod.containers:
+            given = options_or_none(each) if each.ours and pod.job is not None else None
+            if given is None or given.command not in ("export", "serve"):
+                continue
+            if not given.wait:
+                yield f"{each}: without --wait: what it works on is not there yet"
+            if given.command == "export" and not given.skip_existing:
+                yield f"{each}: without --skip-existing: a Job that is started again would write the same once more"
+            if given.command == "serve" and not given.warm_only:
+                yield f"{each}: without --warm-only: a Job that serves has no end"
 
 
 def no_rename_passes_an_image_by(objects: Objects) -> Iterator[str]:
@@ -79,4 +94,4 @@ def _needed(objects: Objects, pod: Pod) -> Iterator[Object]:
             yield each
 
 
-POLICIES = (stages_use_one_run, no_rename_passes_an_image_by, steps_bring_what_they_need)
+POLICIES = (stages_use_one_run, waiters_wait, no_rename_passes_an_image_by, steps_bring_what_they_need)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tests.deploy.objects import Container, Objects, Pod, named, of_kind, pods
+from tests.deploy.objects import Container, Objects, Pod, named, of_kind, pods, walked
 from tests.deploy.policies.commands import hook, options
 
 # Exit codes of jaxport: never worth a retry; saved, or told to stop before it began.
@@ -11,6 +11,10 @@ HOPELESS, STOPPED = {2, 3}, {75, 143}
 LEFT_FOR_SIDECARS = 5
 # Seconds. A small model's buckets take one minute on two CPUs.
 COMPILE = 120
+# Seconds: the least that a training is given, and what a stage is given once the one before it is over.
+TRAINING, WORK = 7200, 3600
+# Seconds. A rollout loads the models and compiles what is not in the cache, after the process has started.
+LOAD = 600
 
 
 def jobs_end(objects: Objects) -> Iterator[str]:
@@ -36,8 +40,14 @@ def failures_are_told_apart(objects: Objects) -> Iterator[str]:
         disruption = False
         for rule in pod.job.get("podFailurePolicy", {}).get("rules", []):
             exits = rule.get("onExitCodes", {})
+            if exits and exits.get("operator") != "In":
+                yield f"{pod}: podFailurePolicy: operator {exits.get('operator')}: {rule['action']} on all codes but these"
+                continue
             codes.setdefault(rule["action"], set()).update(exits.get("values", ()))
-            conditions = {each["type"] for each in rule.get("onPodConditions", ())}
+            # That of a pod that was not disrupted is False.
+            conditions = {
+                each["type"] for each in rule.get("onPodConditions", ()) if each.get("status") == "True"
+            }
             disruption |= rule["action"] == "Ignore" and "DisruptionTarget" in conditions
             if exits and pod.container(exits.get("containerName", "")) is None:
                 yield f"{pod}: podFailurePolicy: no container {exits.get('containerName')!r}"
@@ -76,12 +86,15 @@ def nothing_is_suspended(objects: Objects) -> Iterator[str]:
 
 
 def later_stages_wait_longer(objects: Objects) -> Iterator[str]:
-    """A stage waits for the one before it, so its deadline is the later one."""
+    """A stage waits for the one before it, so its deadline is that one's and what it needs itself."""
     deadlines = {pod.labels.get("app.kubernetes.io/component"): pod.job["activeDeadlineSeconds"]
                  for pod in pods(objects) if pod.job and "activeDeadlineSeconds" in pod.job}  # fmt: skip
+    if deadlines.get("train", TRAINING) < TRAINING:
+        yield f"train has {deadlines['train']} seconds; needed: {TRAINING} at least, for images, a node and one preemption"
     for before, after in (("train", "export"), ("export", "warm")):
-        if before in deadlines and after in deadlines and deadlines[after] <= deadlines[before]:
-            yield f"{after} has {deadlines[after]} seconds and waits for {before}, which has {deadlines[before]}"
+        if before in deadlines and after in deadlines and deadlines[after] < deadlines[before] + WORK:
+            yield (f"{after} has {deadlines[after]} seconds and waits for {before}, which has {deadlines[before]}; needed: "
+                   f"{WORK} more")  # fmt: skip
 
 
 def probes_are_there(objects: Objects) -> Iterator[str]:
@@ -150,6 +163,64 @@ def rollouts_lose_nobody(objects: Objects) -> Iterator[str]:
             yield f"{named(each)}: no PodDisruptionBudget with its selector"
 
 
+def nodes_can_be_emptied(objects: Objects) -> Iterator[str]:
+    """A budget that lets nobody go holds up each drain of a node, so each upgrade of a cluster."""
+    for each in of_kind(objects, "PodDisruptionBudget"):
+        spec, least = each["spec"], min(_least(objects, each["spec"]["selector"]), default=1)
+        if str(spec.get("maxUnavailable")) in ("0", "0%"):
+            yield f"{named(each)}: maxUnavailable {spec['maxUnavailable']}: no pod may ever go"
+        kept = spec.get("minAvailable", 0)
+        if kept == "100%" or (isinstance(kept, int) and kept >= least):
+            yield f"{named(each)}: minAvailable {kept}, and there may be no more than {least}: no pod may ever go"
+
+
+def _least(objects: Objects, selector: dict) -> Iterator[int]:
+    """How few pods of the Deployments with this selector there may be."""
+    for each in of_kind(objects, "Deployment"):
+        if each["spec"]["selector"] == selector:
+            scalers = [s["spec"] for s in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject")
+                       if s["spec"]["scaleTargetRef"]["name"] == each["metadata"]["name"]]  # fmt: skip
+            yield from (s.get("minReplicas", s.get("minReplicaCount", 1)) for s in scalers)
+            if not scalers:
+                # A single server has to be able to go as well.
+                yield each["spec"].get("replicas", 1)
+
+
+def scaling_has_a_target_that_can_be_met(objects: Objects) -> Iterator[str]:
+    """Above 100 per cent of the request there is only the way to the limit; at 0 and below it would scale for ever."""
+    for each in of_kind(objects, "HorizontalPodAutoscaler"):
+        for key, value in walked(each["spec"].get("metrics", [])):
+            if key == "averageUtilization" and not (isinstance(value, int) and 1 <= value <= 100):
+                yield f"{named(each)}: averageUtilization {value}; needed: 1 to 100"
+    for each in of_kind(objects, "ScaledObject"):
+        for trigger in each["spec"]["triggers"]:
+            value = str(trigger["metadata"].get("value"))
+            if trigger.get("metricType") == "Utilization" and not (
+                value.isdigit() and 1 <= int(value) <= 100
+            ):
+                yield f"{named(each)}: trigger {trigger['type']}: value {value}; needed: 1 to 100"
+
+
+def rollouts_have_time_to_start(objects: Objects) -> Iterator[str]:
+    for pod in pods(objects):
+        if pod.owner["kind"] != "Deployment" or not _ours(pod.owner):
+            continue
+        given = pod.owner["spec"].get("progressDeadlineSeconds", 600)
+        needed = LOAD + sum(p.get("failureThreshold", 3) * p.get("periodSeconds", 10)
+                            for c in pod.containers if (p := c.spec.get("startupProbe")))  # fmt: skip
+        if given < needed:
+            yield f"{pod}: progressDeadlineSeconds {given}; startupProbes and {LOAD} for loading need {needed}"
+
+
+def pods_are_spread_from_their_like(objects: Objects) -> Iterator[str]:
+    """A constraint that counts other pods than its own spreads nothing."""
+    for pod in pods(objects):
+        for each in pod.spec.get("topologySpreadConstraints", []):
+            labels = each.get("labelSelector", {}).get("matchLabels", {})
+            if not labels or not labels.items() <= pod.labels.items():
+                yield f"{pod}: topologySpreadConstraints {each['topologyKey']}: counts {labels}, not its own pods"
+
+
 def _ours(each: dict) -> bool:
     return any(container.ours for container in Pod(each, each["spec"]["template"]).containers)
 
@@ -188,6 +259,10 @@ POLICIES = (
     probes_are_there,
     stops_are_in_time,
     rollouts_lose_nobody,
+    nodes_can_be_emptied,
+    scaling_has_a_target_that_can_be_met,
+    rollouts_have_time_to_start,
+    pods_are_spread_from_their_like,
     scaled_deployments_set_no_replicas,
     scaling_outlasts_a_compile,
 )
