@@ -1,6 +1,16 @@
 """Faults planted into the objects of deploy/, by the file of the policy that is there to find them."""
 
-from tests.deploy.faults import admission, commands, network, pods, references, server, stages, workloads
+from tests.deploy.faults import (
+    admission,
+    commands,
+    front,
+    network,
+    pods,
+    references,
+    server,
+    stages,
+    workloads,
+)
 
 FAULTS = (
     *pods.FAULTS,
@@ -8,6 +18,7 @@ FAULTS = (
     *workloads.FAULTS,
     *server.FAULTS,
     *stages.FAULTS,
+    *front.FAULTS,
     *network.FAULTS,
     *references.FAULTS,
     *admission.FAULTS,

@@ -3,7 +3,17 @@
 from collections.abc import Callable, Iterator
 
 from tests.deploy.objects import Objects
-from tests.deploy.policies import admission, commands, network, pods, references, server, stages, workloads
+from tests.deploy.policies import (
+    admission,
+    commands,
+    front,
+    network,
+    pods,
+    references,
+    server,
+    stages,
+    workloads,
+)
 
 Policy = Callable[[Objects], Iterator[str]]
 
@@ -13,6 +23,7 @@ POLICIES: tuple[Policy, ...] = (
     *workloads.POLICIES,
     *server.POLICIES,
     *stages.POLICIES,
+    *front.POLICIES,
     *network.POLICIES,
     *references.POLICIES,
     *admission.POLICIES,
