@@ -16,12 +16,13 @@ locals {
   # overlays/cpu names the images as `make images` does, overlays/gke-l4 as a registry of somebody else's.
   image_names = local.gpus ? "europe-west4-docker.pkg.dev/my-project/jaxport" : "localhost/jaxport"
 
-  # overlays/gke-l4 sends train and warm to Spot nodes, and lets them bear the taint.
+  # overlays/gke-l4 sends train and warm to Spot nodes, lets them bear the taint, and keeps servers off.
   placements = {
     for stage, pool in local.pool_of : stage => concat(
       stage != "serve" && !local.gpu_pools[pool].spot ? [
         { op = "remove", path = "/spec/template/spec/nodeSelector/cloud.google.com~1gke-spot" },
       ] : [],
+      stage == "serve" && local.gpu_pools[pool].spot ? [{ op = "remove", path = "/spec/template/spec/affinity" }] : [],
       [{ op = "add", path = "/spec/template/spec/nodeSelector/cloud.google.com~1gke-nodepool", value = pool }],
       local.gpu_pools[pool].flex_start ? [
         { op = "add", path = "/spec/template/spec/nodeSelector/cloud.google.com~1gke-flex-start", value = "true" },
@@ -48,7 +49,15 @@ locals {
   kustomization = {
     apiVersion = "kustomize.config.k8s.io/v1beta1"
     kind       = "Kustomization"
-    resources  = [local.gpus ? "../gke-l4" : "../cpu"]
+    # kustomize heeds the topmost kustomization's alone: policies before pods, servers after what they wait for.
+    sortOptions = {
+      order = "legacy"
+      legacySortOptions = {
+        orderFirst = ["Namespace", "StorageClass"]
+        orderLast  = ["JobSet", "Job", "Deployment"]
+      }
+    }
+    resources = [local.gpus ? "../gke-l4" : "../cpu"]
     images = concat(
       [for image in ["train", "export", "serve"] : { name = "${local.image_names}/${image}", newName = "${local.registry}/${image}" }],
       [{ name = "docker.io/envoyproxy/envoy", newName = "${local.mirror}/envoyproxy/envoy" }],

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.deploy.kubectl import kustomized
-from tests.deploy.objects import DEPLOY, Object, Pod, of_kind, outputs, parsed, pods
+from tests.deploy.objects import BASE, DEPLOY, Object, Pod, of_kind, outputs, parsed, pods
 from tests.deploy.policies.pods import quantity
 from tests.terraform.conftest import VARIANTS
 from tests.terraform.toolchain import MAJORS
@@ -82,11 +82,30 @@ class Pool:
         asked = requests(pod)
         return (
             wanted.items() <= self.labels.items()
+            and wished(pod.spec.get("affinity", {}), self.labels)
             and all(any(tolerated(taint, each) for each in tolerations) for taint in self.node["taint"])
             and asked[0] <= self.room[0]
             and asked[1] <= self.room[1]
             and gpus(pod) <= self.gpus
         )
+
+
+def wished(affinity: Object, labels: dict[str, str]) -> bool:
+    """Whether a node with these labels is one that a pod's affinity lets it go to: NotIn, where the label is missing too."""
+    if not affinity:
+        return True
+    required = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    matches = {
+        "In": lambda value, values: value in values,
+        "NotIn": lambda value, values: value not in values,
+    }
+    return any(
+        all(
+            matches[each["operator"]](labels.get(each["key"]), each["values"])
+            for each in term["matchExpressions"]
+        )
+        for term in required["nodeSelectorTerms"]
+    )
 
 
 def tolerated(taint: Json, toleration: Object) -> bool:
@@ -260,10 +279,23 @@ def test_the_accounts_that_are_named_are_the_ones_that_are_made(defaults: Plan) 
     )
 
 
+def test_servers_go_to_nodes_that_last_and_trainings_to_spot(gke: list[Object]) -> None:
+    """By the overlay alone, whatever taints a pool has."""
+    by_name = {pod.owner["metadata"]["name"]: pod for pod in pods(gke)}
+    spot, lasting = {"cloud.google.com/gke-spot": "true"}, {}
+    server = by_name["jaxport-serve"].spec["affinity"]
+    assert wished(server, lasting) and not wished(server, spot)
+    for name in ("jaxport-train", "jaxport-warm"):
+        assert "affinity" not in by_name[name].spec
+        assert spot.items() <= by_name[name].spec["nodeSelector"].items()
+
+
 def test_what_is_written_is_a_kustomization_and_says_who_wrote_it(defaults: Plan) -> None:
     text = defaults.output("kustomization")
     assert text.startswith("# Made by: terraform output -raw kustomization\n")
-    assert yaml.safe_load(text)["kind"] == "Kustomization"
+    written = yaml.safe_load(text)
+    assert written["kind"] == "Kustomization"
+    assert written["sortOptions"] == yaml.safe_load((BASE / "kustomization.yaml").read_text())["sortOptions"]
 
 
 def test_a_pod_that_fits_nowhere_would_be_noticed(defaults: Plan, gke: list[Object]) -> None:
