@@ -93,6 +93,42 @@ def test_a_watch_outlives_the_longest_call_and_the_age_of_its_connection(hasty: 
     watched.cancel()
 
 
+# Clients that are silent.
+
+
+@pytest.fixture(scope="module")
+def impatient(new_proxy: NewProxy) -> Iterator[Proxy]:
+    """Asks connections whether they live twice a second, and ends calls on which nothing comes for one."""
+    changed = {
+        "connection_keepalive: {interval: 60s, timeout: 20s}": "connection_keepalive: {interval: 0.5s, timeout: 0.5s}",
+        "stream_idle_timeout: 300s": "stream_idle_timeout: 1s",
+    }
+    with new_proxy(changed=changed) as envoy:
+        yield envoy
+
+
+def test_a_connection_whose_client_is_gone_is_closed(impatient: Proxy) -> None:
+    with RawClient(impatient.grpc) as silent, RawClient(impatient.grpc) as living:
+        for _ in range(40):
+            assert living.read(0.05)
+        assert not all(silent.read(0.2) for _ in range(10))
+        assert living.read()
+
+
+def test_a_call_on_which_nothing_comes_is_ended(impatient: Proxy) -> None:
+    with RawClient(impatient.grpc) as client:
+        stream = client.begin(PREDICT)
+        client.send(stream, ONE[:-1], end=False)
+        client.status(stream)
+        assert client.headers(stream)["grpc-message"].startswith("nothing came or went for too long")
+
+
+def test_a_connection_is_told_how_many_calls_it_may_have_at_once(proxy: Proxy) -> None:
+    with RawClient(proxy.grpc) as client:
+        client.read(5)
+        assert client.http2.remote_settings.max_concurrent_streams == 256
+
+
 # Clients that behave badly.
 
 
