@@ -19,7 +19,7 @@ from converters.manifest import SequenceSpec
 from converters.publish import find_or_publish, storage_errors
 from converters.spec import TensorSpec
 from train_job.checkpoints import StepInfo, choose_step, load_params
-from train_job.errors import UsageError
+from train_job.errors import EnvironmentUnfit
 from train_job.presets import get_preset
 from train_job.runs import RunRecord, read_run
 
@@ -152,10 +152,8 @@ def _record(run_dir: Path) -> RunRecord | None:
             return None
         try:
             return read_run(run_dir)
-        except UsageError as error:
-            if isinstance(error.__cause__, OSError):
-                raise error.__cause__ from None
-            raise
+        except EnvironmentUnfit as error:
+            raise error.__cause__ or error from None
 
 
 def _provenance(record: RunRecord, chosen: StepInfo) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Only the module of the chosen subcommand is imported, so that `jaxport predict` 
 """
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -29,6 +30,21 @@ COMMANDS = {
     "cancel": ("k8s", "stop a stage on a cluster; what it has saved stays"),
 }
 INTERRUPTED = 130
+UNFIT = 4
+# What a file system says of itself, whichever call of ours comes first to hear it.
+REFUSED = frozenset(
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.EIO,
+        errno.ESTALE,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EMFILE,
+        errno.ENFILE,
+    }
+)
 PREEMPTED = 75
 
 
@@ -49,10 +65,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except Exception as error:
         # Every package's errors carry their exit code; anything without one is a fault of ours and shows itself.
-        code = getattr(error, "exit_code", None)
+        code, line = getattr(error, "exit_code", None), str(error)
+        if isinstance(error, OSError) and error.filename and error.errno in REFUSED:
+            code, line = (
+                UNFIT,
+                f"{os.fsdecode(error.filename)}: {error.strerror}; make it fit or name another place",
+            )
         if code is None or "--debug" in arguments:
             raise
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {line}", file=sys.stderr)
         return code
 
 

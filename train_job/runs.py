@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from train_job.errors import RunBusy, StorageFailed, UsageError
+from train_job.errors import EnvironmentUnfit, RunBusy, StorageFailed, UsageError, describe_cause
 
 SCHEMA_VERSION = 1
 RECORD = "run.json"
@@ -50,17 +50,20 @@ class RunRecord:
 
 
 def read_run(run_dir: Path) -> RunRecord:
-    """Reads `run.json`. Raises UsageError when there is no run, or one this version cannot read."""
+    """Reads `run.json`. Raises UsageError when there is no run, or one this version cannot read, and EnvironmentUnfit
+    when the volume does not give it."""
     path = run_dir / RECORD
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         known = ", ".join(list_runs(run_dir.parent)) or "none"
         raise UsageError(f"--run: no run {run_dir.name!r} in {run_dir.parent}; present: {known}") from None
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"{path}: not a readable run record ({error}); restore it or choose another --run"
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"{path}: cannot be read: {describe_cause(error)}; make it readable or choose another --run"
         ) from error
+    except ValueError as error:
+        raise UsageError(f"{path}: no run record ({error}); restore it or choose another --run") from error
     if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
         found = raw.get("schema_version") if isinstance(raw, dict) else type(raw).__name__
         raise UsageError(f"{path}: schema_version is {found}, this jaxport reads {SCHEMA_VERSION}")

@@ -48,6 +48,6 @@ def test_a_record_that_stays_unreadable_ends_the_wait_as_a_fault_of_the_volume(r
 def test_a_record_that_is_damaged_is_not_waited_for(root: Path) -> None:
     (root / "runs" / "r" / "run.json").unlink()
     (root / "runs" / "r" / "run.json").write_text("{")
-    with pytest.raises(Exception, match="not a readable run record") as refused:
+    with pytest.raises(Exception, match="no run record") as refused:
         export_run(RunExport(root, "r", wait=True), print)
     assert getattr(refused.value, "exit_code", None) == 2

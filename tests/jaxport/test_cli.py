@@ -1,6 +1,8 @@
 """The command: what it prints, and what it exits with."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -223,3 +225,26 @@ def test_verify_of_an_altered_bundle_is_exit_code_3(server: ServerProcess, tmp_p
     program.write_bytes(program.read_bytes()[:-1])
     done = jaxport("verify", str(copy))
     assert done.returncode == 3 and "predict.jaxexport" in done.stderr
+
+
+def test_what_a_volume_refuses_is_one_line_and_exit_code_4(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(options: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path / "run.json"))
+
+    monkeypatch.setattr("jaxport.commands.verify.run", refused)
+    assert main(["verify", str(tmp_path)]) == 4
+    assert capsys.readouterr().err == (
+        f"error: {tmp_path}/run.json: Permission denied; make it fit or name another place\n"
+    )
+    with pytest.raises(PermissionError):
+        main(["verify", str(tmp_path), "--debug"])
+
+
+def test_a_file_that_our_own_code_misses_is_a_fault_that_shows_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jaxport.commands.verify.run", lambda options: (tmp_path / "none").read_text())
+    with pytest.raises(FileNotFoundError):
+        main(["verify", str(tmp_path)])

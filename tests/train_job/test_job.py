@@ -157,9 +157,19 @@ def test_a_record_that_is_not_one_is_named(tmp_path: Path, toy_settings: Setting
     settings = toy_settings(tmp_path)
     settings.run_dir.mkdir(parents=True)
     (settings.run_dir / "run.json").write_text("{")
-    with pytest.raises(Exception, match=r"run\.json: not a readable run record") as caught:
+    with pytest.raises(Exception, match=r"run\.json: no run record") as caught:
         train(settings)
     assert getattr(caught.value, "exit_code", None) == 2
+
+
+def test_a_record_that_the_volume_does_not_give_is_a_fault_of_the_volume(
+    tmp_path: Path, toy_settings: Settings
+) -> None:
+    settings = toy_settings(tmp_path)
+    (settings.run_dir / "run.json").mkdir(parents=True)  # read as root, too, it is refused
+    with pytest.raises(Exception, match=r"run\.json: cannot be read") as caught:
+        train(settings)
+    assert getattr(caught.value, "exit_code", None) == 4
 
 
 def test_one_row_per_interval_with_what_was_measured(finished: Path) -> None:
