@@ -5,6 +5,7 @@ from tests.deploy.faults import (
     commands,
     front,
     network,
+    platform,
     pods,
     references,
     server,
@@ -20,6 +21,7 @@ FAULTS = (
     *stages.FAULTS,
     *front.FAULTS,
     *network.FAULTS,
+    *platform.FAULTS,
     *references.FAULTS,
     *admission.FAULTS,
 )

@@ -1,6 +1,6 @@
 """Faults in what containers are told to do."""
 
-from tests.deploy.faults.planted import CPU, HOSTS, L4, Fault, cut, put
+from tests.deploy.faults.planted import CPU, HOSTS, Fault, cut, put
 from tests.deploy.policies import commands
 
 FAULTS = (
@@ -21,12 +21,6 @@ FAULTS = (
         commands.variables_are_read_by_something,
         "--xla_gpu_exclude_nondeterministic_ops=yes: needed",
         lambda p: p.trainer["env"][1].update(value="--xla_gpu_exclude_nondeterministic_ops=yes"),
-    ),
-    Fault(
-        commands.variables_are_read_by_something,
-        "LD_LIBRARY_PATH '/usr/local/nvidia/lib'",
-        lambda p: p.server["env"][-1].update(value="/usr/local/nvidia/lib"),
-        L4,
     ),
     Fault(commands.arguments_parse, "train ", lambda p: p.trainer["args"].__setitem__(0, "train ")),
     Fault(commands.arguments_parse, "tinny", lambda p: p.argument(p.trainer, "--preset", "tinny")),

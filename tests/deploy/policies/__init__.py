@@ -8,6 +8,7 @@ from tests.deploy.policies import (
     commands,
     front,
     network,
+    platform,
     pods,
     references,
     server,
@@ -25,6 +26,7 @@ POLICIES: tuple[Policy, ...] = (
     *stages.POLICIES,
     *front.POLICIES,
     *network.POLICIES,
+    *platform.POLICIES,
     *references.POLICIES,
     *admission.POLICIES,
 )

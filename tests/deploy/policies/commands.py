@@ -21,8 +21,6 @@ VARIABLES = {
 }
 # XLA ends the process at a flag that it does not know, before a device is looked for. By name, what each may be.
 XLA_FLAGS = {"--xla_gpu_exclude_nondeterministic_ops": {"true", "false"}}
-# Where GKE mounts the driver of a node with GPUs.
-DRIVER = "/usr/local/nvidia/lib64"
 
 
 def options(args: Sequence[str]) -> argparse.Namespace:
@@ -114,8 +112,6 @@ def variables_are_read_by_something(objects: Objects) -> Iterator[str]:
                     yield from (
                         f"{each}: env XLA_FLAGS: {said}" for said in _unknown(variable.get("value", ""))
                     )
-                if variable["name"] == "LD_LIBRARY_PATH" and variable.get("value") != DRIVER:
-                    yield f"{each}: env LD_LIBRARY_PATH {variable.get('value')!r}; GKE mounts the driver at {DRIVER}"
 
 
 def _unknown(flags: str) -> Iterator[str]:
