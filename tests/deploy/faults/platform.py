@@ -76,25 +76,13 @@ FAULTS = (
         L4,
     ),
     Fault(
-        platform.queued_jobs_are_admitted,
-        "Job jaxport-export: asks for ephemeral-storage, which its queue does not cover",
-        lambda p: covered(p)["coveredResources"].remove("ephemeral-storage"),
-        KUEUE,
-    ),
-    Fault(
-        platform.queued_jobs_are_admitted,
-        "Job jaxport-train: asks for 800 of nvidia.com/gpu; its queue has",
-        lambda p: p.trainer["resources"]["requests"].update({"nvidia.com/gpu": "800"}),
-        KUEUE,
-    ),
-    Fault(
-        platform.queued_jobs_are_admitted,
+        platform.jobs_are_queued,
         "Job jaxport-warm: label kueue.x-k8s.io/queue-name None",
         cut(lambda p: p.of("Job", "jaxport-warm")["metadata"]["labels"], platform.QUEUE),
         KUEUE,
     ),
     Fault(
-        platform.queued_jobs_are_admitted,
+        platform.queues_are_whole,
         "no ClusterQueue jobs",
         put(lambda p: p.spec("LocalQueue", "jaxport"), clusterQueue="jobs"),
         KUEUE,

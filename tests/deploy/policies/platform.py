@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 
-from tests.deploy.objects import Objects, Pod, named, namespace, of_kind, pods
+from tests.deploy.objects import Objects, named, namespace, of_kind, pods
 from tests.deploy.policies.commands import environment
 from tests.deploy.policies.pods import ACCELERATOR, quantity
 
@@ -74,28 +74,21 @@ def _of(value: object) -> Decimal:
     return quantity(value) or Decimal(0)
 
 
-def queued_jobs_are_admitted(objects: Objects) -> Iterator[str]:
-    """What a queue does not cover, or has too little of, it never lets run; and a Job beside it takes what it counts."""
-    local = {(namespace(each), each["metadata"]["name"]): each["spec"]["clusterQueue"]
-             for each in of_kind(objects, "LocalQueue")}  # fmt: skip
-    quotas = {each["metadata"]["name"]: _quotas(each["spec"]) for each in of_kind(objects, "ClusterQueue")}
-    for pod in (each for each in pods(objects) if each.job is not None and local):
+def jobs_are_queued(objects: Objects) -> Iterator[str]:
+    """A Job beside the queue takes what the queue counts; one in a queue that is not there waits for ever."""
+    queues = {(namespace(each), each["metadata"]["name"]) for each in of_kind(objects, "LocalQueue")}
+    for pod in (each for each in pods(objects) if each.job is not None and queues):
         queue = pod.owner["metadata"].get("labels", {}).get(QUEUE)
-        if (pod.namespace, queue) not in local:
-            yield f"{pod}: label {QUEUE} {queue}; there is {sorted(name for _, name in local)}"
-            continue
-        has = quotas.get(local[pod.namespace, queue])
-        if has is None:
-            yield f"LocalQueue {queue}: no ClusterQueue {local[pod.namespace, queue]}"
-            continue
-        for name, needed in _asked(pod).items():
-            if name not in has:
-                yield f"{pod}: asks for {name}, which its queue does not cover: {sorted(has)}"
-            elif needed > has[name]:
-                yield f"{pod}: asks for {needed} of {name}; its queue has {has[name]}"
+        if (pod.namespace, queue) not in queues:
+            yield f"{pod}: label {QUEUE} {queue}; there is {sorted(name for _, name in queues)}"
 
 
 def queues_are_whole(objects: Objects) -> Iterator[str]:
+    """That what is asked for fits them is test_queues.py's."""
+    clusters = {each["metadata"]["name"] for each in of_kind(objects, "ClusterQueue")}
+    for each in of_kind(objects, "LocalQueue"):
+        if each["spec"]["clusterQueue"] not in clusters:
+            yield f"{named(each)}: no ClusterQueue {each['spec']['clusterQueue']}"
     flavors = {each["metadata"]["name"] for each in of_kind(objects, "ResourceFlavor")}
     for each in of_kind(objects, "ClusterQueue"):
         for group in each["spec"]["resourceGroups"]:
@@ -114,27 +107,11 @@ def queues_are_whole(objects: Objects) -> Iterator[str]:
                 yield f"{named(each)}: namespaceSelector {labels}; {named(queue)} is in {namespace(queue)}"
 
 
-def _quotas(spec: Mapping[str, object]) -> dict[str, Decimal]:
-    groups: list[dict] = spec["resourceGroups"]  # pyright: ignore[reportAssignmentType]
-    found = [resource for group in groups for flavor in group["flavors"] for resource in flavor["resources"]
-             if resource["name"] in group["coveredResources"]]  # fmt: skip
-    return {each["name"]: sum((_of(r["nominalQuota"]) for r in found if r["name"] == each["name"]), Decimal(0))
-            for each in found}  # fmt: skip
-
-
-def _asked(pod: Pod) -> dict[str, Decimal]:
-    """What all pods of the Job ask for together."""
-    several = (pod.job or {}).get("parallelism", 1)
-    requests = [each.spec["resources"]["requests"] for each in pod.containers]
-    names = {name for each in requests for name in each}
-    return {name: several * sum((_of(each.get(name, 0)) for each in requests), Decimal(0)) for name in names}
-
-
 POLICIES = (
     accelerators_are_known,
     drivers_are_found,
     spot_is_chosen_and_tolerated_alike,
     storage_is_to_be_had,
-    queued_jobs_are_admitted,
+    jobs_are_queued,
     queues_are_whole,
 )
