@@ -4,6 +4,7 @@ import copy
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from jaxport.cluster.api import Object
 from jaxport.cluster.errors import UsageError
@@ -145,8 +146,7 @@ def _rename(job: Object, run: str) -> None:
 
 
 def _with_images(each: Object, changes: Changes) -> Object:
-    pod = (each.get("spec") or {}).get("template", {}) if isinstance(each.get("spec"), dict) else {}
-    for container in (pod.get("spec") or {}).get("containers") or [] if isinstance(pod, dict) else []:
+    for container in _containers(each):
         found = IMAGE.fullmatch(str(container.get("image")))
         if found:
             tag = changes.tag or found["tag"]
@@ -154,3 +154,11 @@ def _with_images(each: Object, changes: Changes) -> Object:
                 f":{tag}" if tag else ""
             )
     return each
+
+
+def _containers(each: Object) -> list[Object]:
+    """Of a pod template. Kinds of which nothing is known here may have something else of these names."""
+    found: Any = each
+    for name in ("spec", "template", "spec", "containers"):
+        found = found.get(name) if isinstance(found, dict) else None
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []

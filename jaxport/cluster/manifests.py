@@ -3,14 +3,16 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from jaxport.cluster.api import Object
+from jaxport.cluster.documents import MOST_BYTES, decoded, documents
 from jaxport.cluster.errors import NotFit, UsageError
+from jaxport.cluster.shape import objects_of
 
 # In a wheel the files of deploy/base lie beside this module; in a checkout they are where they are.
 _HERE = Path(__file__).resolve().parent
@@ -18,25 +20,6 @@ OURS = (_HERE / "base", _HERE.parents[1] / "deploy" / "base")
 STDIN = "-"
 KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 SUFFIXES = (".yaml", ".yml", ".json")
-
-
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class _UniqueKeys(_Loader):
-    """YAML lets a key be given twice, and the second one wins without a word."""
-
-
-def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: set[str] = set()
-    for key, _ in node.value:
-        if key.value in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
-        seen.add(key.value)
-    return yaml.constructor.SafeConstructor.construct_mapping(loader, node, deep=True)
-
-
-_UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
 def read_manifests(source: str | None) -> list[Object]:
@@ -48,13 +31,26 @@ def read_manifests(source: str | None) -> list[Object]:
     if source is None:
         return _objects(_texts(_plain(_own_folder())))
     if source == STDIN:
-        return _objects([("--manifests -", sys.stdin.read())])
+        return _objects([("--manifests -", decoded("--manifests -", _standard_input()))])
     path = Path(source)
-    if path.is_dir():
-        if any((path / name).exists() for name in KUSTOMIZATIONS):
-            return _objects([(f"kubectl kustomize {source}", _kustomized(path))])
-        return _objects(_texts(_plain(path)))
-    return _objects(_texts([path]))
+    try:
+        if path.is_dir():
+            if any((path / name).exists() for name in KUSTOMIZATIONS):
+                return _objects([(f"kubectl kustomize {source}", _kustomized(path))])
+            return _objects(_texts(_plain(path)))
+        return _objects(_texts([path]))
+    except FileNotFoundError as error:
+        raise UsageError(f"--manifests {error.filename}: no such file or folder") from None
+    except OSError as error:
+        raise UsageError(f"--manifests {source}: {error.strerror or error}") from error
+
+
+def _standard_input() -> bytes:
+    if sys.stdin is None:
+        raise UsageError(
+            "--manifests -: standard input is closed; needed: manifests by a pipe or from a file"
+        )
+    return sys.stdin.buffer.read(MOST_BYTES + 1)
 
 
 def as_yaml(objects: Iterable[Object]) -> str:
@@ -93,13 +89,10 @@ def _plain(folder: Path) -> list[Path]:
     return files
 
 
-def _texts(files: Iterable[Path]) -> list[tuple[str, str]]:
-    try:
-        return [(str(file), file.read_text(encoding="utf-8")) for file in files]
-    except FileNotFoundError as error:
-        raise UsageError(f"--manifests {error.filename}: no such file or folder") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--manifests: {error}") from error
+def _texts(files: Iterable[Path]) -> Iterator[tuple[str, str]]:
+    for file in files:
+        with file.open("rb") as stream:
+            yield str(file), decoded(str(file), stream.read(MOST_BYTES + 1))
 
 
 def _kustomized(folder: Path) -> str:
@@ -109,42 +102,24 @@ def _kustomized(folder: Path) -> str:
             f"--manifests {folder}: it has a kustomization, which kubectl builds, and there is no kubectl on PATH; "
             f"install it, or build elsewhere and give --manifests - the output of kubectl kustomize {folder}"
         )
-    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False)
+    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, check=False)
     if done.returncode:
-        raise UsageError(f"--manifests {folder}: kubectl kustomize: {' '.join(done.stderr.split())}")
-    return done.stdout
+        raise UsageError(
+            f"--manifests {folder}: kubectl kustomize: {' '.join(done.stderr.decode(errors='replace').split())}"
+        )
+    return decoded(f"kubectl kustomize {folder}", done.stdout)
 
 
 def _objects(texts: Iterable[tuple[str, str]]) -> list[Object]:
     found: list[Object] = []
     for source, text in texts:
-        try:
-            documents = list(yaml.load_all(text, Loader=_UniqueKeys))
-        except yaml.YAMLError as error:
-            raise UsageError(f"{source}: no YAML: {' '.join(str(error).split())}") from error
-        for document in documents:
+        for where, document in documents(source, text):
             if document is not None:
-                found += _checked(source, document)
+                found += objects_of(where, document)
     if not found:
         raise UsageError("--manifests: no objects in it")
     _require_each_once(found)
     return found
-
-
-def _checked(source: str, document: Any) -> list[Object]:
-    if isinstance(document, dict) and document.get("kind") == "List":
-        return [each for item in document.get("items") or [] for each in _checked(source, item)]
-    if not (
-        isinstance(document, dict)
-        and isinstance(document.get("apiVersion"), str)
-        and isinstance(document.get("kind"), str)
-        and isinstance(document.get("metadata"), dict)
-        and isinstance(document["metadata"].get("name"), str)
-    ):
-        raise UsageError(
-            f"{source}: a document without apiVersion, kind or metadata.name is no object of Kubernetes"
-        )
-    return [document]
 
 
 def _require_each_once(objects: Iterable[Object]) -> None:

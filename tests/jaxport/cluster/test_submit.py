@@ -57,7 +57,7 @@ def test_what_kustomize_prints_comes_in_by_standard_input(
     run: Run, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = run("submit", "all", "--dry-run", "--tag", "0.1.0-cpu").out
-    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     assert run("submit", "all", "--manifests", "-", "--no-follow").code == 0
     assert "localhost/jaxport/train:0.1.0-cpu" in str(cluster.job("jaxport-train"))
 
