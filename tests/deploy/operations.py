@@ -10,6 +10,7 @@ from tests.deploy.policies.stages import COMPONENT
 
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 README = (DEPLOY / "README.md").read_text()
+MONITORING = (ROOT / "docs" / "monitoring.md").read_text()
 REQUIREMENT = re.compile(r"^(?P<key>[\w./-]+) (?P<operator>in|notin) \((?P<values>[\w,-]+)\)$")
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 
@@ -66,6 +67,13 @@ def staged() -> list[list[Apply]]:
     """The blocks that bring the stages up one after another."""
     found = [applies(block) for text in (OPERATIONS, README) for block in blocks(text)]
     return [steps for steps in found if len(steps) == 3 and steps[0].selector]
+
+
+def foreign(text: str) -> list[str]:
+    """What is applied or deleted that is neither the reader's overlay nor something beside it, such as a Job for once."""
+    sources = re.findall(r"kubectl\s+(?:apply|delete)\s+-[fk]\s+([^\s`)]+)", text)
+    ours = re.compile(r"deploy/(overlays/(mine|ours)|optional/.*|00-namespace\.yaml)")
+    return [source for source in sources if not ours.fullmatch(source)]
 
 
 def misplaced(steps: Sequence[Apply], objects: Objects) -> Iterator[str]:

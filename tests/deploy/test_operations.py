@@ -8,11 +8,13 @@ import pytest
 from tests.deploy.kubectl import kustomized
 from tests.deploy.objects import BASE, DEPLOY, ROOT, Objects, named, outputs, parsed, plain, pods
 from tests.deploy.operations import (
+    MONITORING,
     OPERATIONS,
     README,
     Apply,
     applies,
     blocks,
+    foreign,
     impatient,
     misplaced,
     selects,
@@ -32,6 +34,20 @@ def test_every_path_that_is_applied_is_there() -> None:
     assert len(found) > 10
     for source in found:
         assert (ROOT / source).exists() or source == "deploy/overlays/mine", source
+
+
+def test_what_is_applied_again_is_the_overlay_of_the_reader() -> None:
+    """Another one takes images, nodes and the class of the volume from what runs."""
+    again = README[README.index("## Applied at once") :]
+    assert [foreign(text) for text in (OPERATIONS, MONITORING, again)] == [[], [], []]
+
+
+@pytest.mark.parametrize(
+    "line", ["kubectl apply -f deploy/", "`kubectl delete -f deploy/`", "&& kubectl\napply -f deploy/stage-3-warm.yaml`",
+             "kubectl apply -k deploy/overlays/gke-l4 -l 'x in (y)'"],
+)  # fmt: skip
+def test_a_command_for_somebody_elses_overlay_is_found(line: str) -> None:
+    assert len(foreign(f"see {line}\n")) == 1
 
 
 @pytest.mark.parametrize("name", [name for name in outputs() if name != "base"])
