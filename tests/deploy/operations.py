@@ -72,7 +72,7 @@ def staged() -> list[list[Apply]]:
 def foreign(text: str) -> list[str]:
     """What is applied or deleted that is neither the reader's overlay nor something beside it, such as a Job for once."""
     sources = re.findall(r"kubectl\s+(?:apply|delete)\s+-[fk]\s+([^\s`)]+)", text)
-    ours = re.compile(r"deploy/(overlays/(mine|ours)|optional/.*|00-namespace\.yaml)")
+    ours = re.compile(r"-|deploy/(overlays/(mine|ours)|optional/.*|00-namespace\.yaml)")
     return [source for source in sources if not ours.fullmatch(source)]
 
 
