@@ -76,9 +76,10 @@ class Swapper:
         before = self._serving.live(model)
         self._serving.put(model, NOTHING)
         self._catalog.choose(model, None)
+        # Requests are refused from here on, however long the accepted ones take.
+        self.tell_health(model, None)
         for version in before.versions.values():
             self._drain(version)
-        self.tell_health(model, None)
 
     def tell_health(self, model: str, serving: bool | None) -> None:
         """Passes a change on."""
