@@ -4,7 +4,7 @@ Objects are dicts, as YAML and JSON have them: a field that the library's models
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from kubernetes.client import ApiClient, ApiException
 from kubernetes.dynamic import DynamicClient
 
 from jaxport.cluster import refusals
-from jaxport.cluster.errors import NotThere, UsageError
+from jaxport.cluster.errors import NotThere, Unreachable
 
 Object = dict[str, Any]
 FIELD_MANAGER = "jaxport"
@@ -41,13 +41,22 @@ class Api:
         self._kinds: dict[str, list[Object]] = {}
 
     def get(self, path: str, **query: str) -> Object:
-        return self._json("get", path, query)
+        return self._object(path, self._json("get", path, query))
+
+    def listing(self, path: str, **query: str) -> tuple[list[Object], str]:
+        """The objects that there are, and the version from which to watch what changes."""
+        found = self._json("get", path, query)
+        items, meta = found.get("items"), found.get("metadata")
+        version = meta.get("resourceVersion") if isinstance(meta, dict) else None
+        if not isinstance(items, list) or not isinstance(version, str):
+            raise self._foreign(path, found)
+        return [self._object(path, each) for each in items], version
 
     def text(self, path: str, **query: str) -> str:
         return self._data("get", path, query)[1].decode(errors="replace")
 
     def create(self, path: str, body: Object) -> Object:
-        return self._json("post", path, {"fieldManager": FIELD_MANAGER}, body=body)
+        return self._object(path, self._json("post", path, {"fieldManager": FIELD_MANAGER}, body=body))
 
     def apply(self, path: str, body: Object, force: bool = False) -> bool:
         """Server-side apply: what others own stays theirs. True where the object was not there before."""
@@ -73,16 +82,25 @@ class Api:
             "timeoutSeconds": str(self.limits.watch),
         }
         for line in self.lines(path, asked, self.limits.watch + self.limits.read):
-            event = json.loads(line)
-            if event["type"] == "ERROR":
-                raise refusals.of_status(event["object"], f"watch {path}")
-            yield event["type"], event["object"]
+            event = self._parsed(path, line)
+            kind, each = event.get("type"), event.get("object")
+            if not isinstance(each, dict):
+                raise self._foreign(path, line)
+            if kind == "ERROR":
+                raise refusals.of_status(each, f"watch {path}")
+            if kind == "BOOKMARK":
+                yield kind, self._object(path, each, ())
+            elif kind in ("ADDED", "MODIFIED", "DELETED"):
+                yield kind, self._object(path, each)
+            else:
+                raise self._foreign(path, line)
 
     def lines(self, path: str, query: Mapping[str, str], silence: float) -> Iterator[str]:
         """The lines of an answer as they come; raises Unreachable after `silence` seconds without one."""
         response = None
         try:
             response = self._send("get", path, query, silence)
+            self._require_text(path, response)
             rest = b""
             for chunk in response.stream(1 << 16):
                 *whole, rest = (rest + chunk).split(b"\n")
@@ -105,10 +123,7 @@ class Api:
         version, kind = each["apiVersion"], each["kind"]
         base = f"/apis/{version}" if "/" in version else f"/api/{version}"
         if version not in self._kinds:
-            try:
-                self._kinds[version] = self.get(base)["resources"]
-            except NotThere:
-                self._kinds[version] = []
+            self._kinds[version] = self._known(base)
         for known in self._kinds[version]:
             if known["kind"] == kind and "/" not in known["name"]:
                 break
@@ -122,21 +137,60 @@ class Api:
             where += f"/namespaces/{each['metadata'].get('namespace', 'default')}"
         return f"{where}/{known['name']}" + (f"/{each['metadata']['name']}" if name else "")
 
-    def _json(self, method: str, path: str, query: Mapping[str, str], body: Object | None = None) -> Object:
-        _, data = self._data(method, path, query, body=body)
+    def _known(self, base: str) -> list[Object]:
+        """The kinds of a version; none where the cluster does not know it."""
         try:
-            return json.loads(data)
-        except ValueError as error:
-            raise UsageError(
-                f"{self.host}{path}: no JSON but {data[:60]!r}; is it a Kubernetes API?"
-            ) from error
+            found = self._json("get", base, {})
+        except NotThere:
+            return []
+        kinds = found.get("resources")
+        if not isinstance(kinds, list) or not all(
+            isinstance(each, dict) and {"name", "kind", "namespaced"} <= each.keys() for each in kinds
+        ):
+            raise self._foreign(base, found)
+        return kinds
+
+    def _json(self, method: str, path: str, query: Mapping[str, str], body: Object | None = None) -> Object:
+        return self._parsed(path, self._data(method, path, query, body=body)[1])
+
+    def _parsed(self, path: str, data: bytes | str) -> Object:
+        try:
+            found = json.loads(data)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise self._foreign(path, data)
+        return found
+
+    def _object(self, path: str, found: Any, fields: Sequence[str] = ("name", "uid")) -> Object:
+        """`found`, which has `metadata` with these fields."""
+        meta = found.get("metadata") if isinstance(found, dict) else None
+        if not isinstance(meta, dict) or not all(isinstance(meta.get(field), str) for field in fields):
+            raise self._foreign(path, found)
+        return found
+
+    def _require_text(self, path: str, response: Any) -> None:
+        """A log is plain text, a watch JSON; a page comes from somebody else."""
+        kind = (response.headers.get("Content-Type") or "text/plain").partition(";")[0].strip().lower()
+        if kind not in ("text/plain", "application/json"):
+            raise self._foreign(path, f"a document of the type {kind}")
+
+    def _foreign(self, path: str, found: Any) -> Unreachable:
+        """Something on the way has answered, or the answer was cut: asked again, it may be another."""
+        said = found.decode(errors="replace") if isinstance(found, bytes) else str(found)
+        return Unreachable(
+            f"{self.host}{path}: the answer is no object of Kubernetes but {said[:60]!r}; "
+            "is it a Kubernetes API, and does nothing on the way (a proxy, a login page) answer in its place?"
+        )
 
     def _data(self, method: str, path: str, query: Mapping[str, str], **more: Any) -> tuple[int, bytes]:
         try:
             response = self._send(method, path, query, self.limits.read, **more)
-            return response.status, response.data
+            data = response.data
         except urllib3.exceptions.HTTPError as error:
             raise refusals.explained(error, self.host, f"{method} {path}") from error
+        self._require_text(path, response)
+        return response.status, data
 
     def _send(self, method: str, path: str, query: Mapping[str, str], read: float, **more: Any) -> Any:
         try:

@@ -120,7 +120,7 @@ def await_gone(api: Api, job: Object, say: Callable[[str], None]) -> None:
         there = _find(api, jobs(namespace, job["metadata"]["name"]))
         if there is None or there["metadata"]["uid"] != uid:
             selector = f"batch.kubernetes.io/controller-uid={uid}"
-            if not api.get(pods(namespace), labelSelector=selector)["items"]:
+            if not api.listing(pods(namespace), labelSelector=selector)[0]:
                 return
         if time.monotonic() > end:
             raise NotFit(

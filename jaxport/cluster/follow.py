@@ -74,9 +74,16 @@ class Follow:
         return f"batch.kubernetes.io/job-name in ({names})"
 
     def _thread(self, work: Callable[[], None]) -> threading.Thread:
-        thread = threading.Thread(target=work, daemon=True)
+        thread = threading.Thread(target=self._told, args=(work,), daemon=True)
         thread.start()
         return thread
+
+    def _told(self, work: Callable[[], None]) -> None:
+        """A thread that ended without a word would be waited for without an end: a fault of ours is raised by `run`."""
+        try:
+            work()
+        except Exception as error:
+            self._tell(Lost(error))
 
     def _tell(self, message: _Message) -> None:
         while not self._stop.is_set():
@@ -163,10 +170,10 @@ class Follow:
         """For pods whose end is on its way to us more slowly than the Job's."""
         selector = f"batch.kubernetes.io/job-name={job.each['metadata']['name']}"
         try:
-            found = self._api.get(pods(self._namespace), labelSelector=selector)
+            found, _ = self._api.listing(pods(self._namespace), labelSelector=selector)
         except ClientError:
             return  # the watches go on trying
-        for each in found["items"]:
+        for each in found:
             self._seen(each, False)
 
     def _read(self, job: FollowedJob, uid: str, pod: FollowedPod) -> None:
@@ -219,10 +226,10 @@ class Follow:
             self._say_once(job, "it is suspended: a queue holds it back")
         selector = f"involvedObject.uid={outcome.uid_of(job.each)},type=Warning"
         try:
-            found = self._api.get(namespaced(self._namespace, "events"), fieldSelector=selector)
+            found, _ = self._api.listing(namespaced(self._namespace, "events"), fieldSelector=selector)
         except ClientError:
             return
-        for event in found["items"]:
+        for event in found:
             self._say_once(job, " ".join(str(event.get("message")).split()))
 
     def _say_once(self, job: FollowedJob, text: str) -> None:

@@ -8,7 +8,7 @@ from jaxport.cluster.stages import ALL, COMPONENT, INSTANCE, STAGES, jobs_of, na
 
 def listed(api: Api, namespace: str) -> list[Object]:
     """Every Job of a stage, in the order of the stages. A list's items do not say what they are: here they do."""
-    items = api.get(jobs(namespace), labelSelector=STAGES)["items"]
+    items, _ = api.listing(jobs(namespace), labelSelector=STAGES)
     return jobs_of([{"apiVersion": "batch/v1", "kind": "Job"} | each for each in items])
 
 
@@ -43,7 +43,7 @@ def _described(job: Object) -> str:
 def pods_of(api: Api, job: Object) -> list[Object]:
     """A Job's pods, oldest first."""
     selector = f"batch.kubernetes.io/job-name={job['metadata']['name']}"
-    items = api.get(pods(job["metadata"]["namespace"]), labelSelector=selector)["items"]
+    items, _ = api.listing(pods(job["metadata"]["namespace"]), labelSelector=selector)
     own = [each for each in items if job_uid_of(each) == uid_of(job)]
     return sorted(own, key=lambda each: each["metadata"]["creationTimestamp"])
 
@@ -55,5 +55,5 @@ def latest(found: list[Object]) -> list[Object]:
 
 def servers(api: Api, namespace: str) -> list[Object]:
     """The pods of the server that have not ended."""
-    items = api.get(pods(namespace), labelSelector=f"{COMPONENT}=serve")["items"]
+    items, _ = api.listing(pods(namespace), labelSelector=f"{COMPONENT}=serve")
     return [each for each in items if not finished(each)]

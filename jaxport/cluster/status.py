@@ -37,11 +37,11 @@ class Row:
 
 def rows(api: Api, namespace: str) -> list[Row]:
     """Of a namespace, in the order of the stages. Raises what Api does; a log that cannot be read tells nothing."""
-    every = api.get(pods(namespace), labelSelector=COMPONENT)["items"]
+    every, _ = api.listing(pods(namespace), labelSelector=COMPONENT)
     found = [_job(api, each, every) for each in listed(api, namespace)]
-    servers = api.get(namespaced(namespace, "deployments", "apps/v1"), labelSelector=f"{COMPONENT}={SERVE}")[
-        "items"
-    ]
+    servers, _ = api.listing(
+        namespaced(namespace, "deployments", "apps/v1"), labelSelector=f"{COMPONENT}={SERVE}"
+    )
     return found + [_server(each, every) for each in servers]
 
 

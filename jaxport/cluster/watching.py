@@ -38,9 +38,9 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Lost:
-    """The end of watching."""
+    """The end of watching; an error that is no ClientError is a fault of ours."""
 
-    error: ClientError
+    error: Exception
 
 
 class Patience:
@@ -108,11 +108,11 @@ def watch(
 
 
 def _list(api: Api, path: str, selector: str, tell: Callable[[Seen | Listed], None]) -> str:
-    found = api.get(path, labelSelector=selector)
-    for each in found["items"]:
+    found, version = api.listing(path, labelSelector=selector)
+    for each in found:
         tell(Seen(each))
-    tell(Listed(path.rpartition("/")[2], frozenset(map(uid_of, found["items"]))))
-    return found["metadata"]["resourceVersion"]
+    tell(Listed(path.rpartition("/")[2], frozenset(map(uid_of, found))))
+    return version
 
 
 def _well(patience: Patience, tell: Callable[[Trouble], None]) -> None:

@@ -65,6 +65,17 @@ class Refusal:
     times: int | None = None
 
 
+@dataclass
+class Foreign:
+    """What somebody on the way answers, with 200, to GET requests that match. times: how often; None: always."""
+
+    path: re.Pattern[str]
+    watch: bool
+    data: bytes
+    content_type: str
+    times: int | None = None
+
+
 class FakeCluster:
     """Its API is at `url` until `close`."""
 
@@ -76,6 +87,7 @@ class FakeCluster:
         self.sent: list[Object] = []  # bodies of what was to be created or applied
         self.tokens: set[str] = set()
         self.refusals: list[Refusal] = []
+        self.foreign: list[Foreign] = []
         # Field -> who has set it: what server-side apply then refuses to change.
         self.owners: dict[tuple[str, str], str] = {}
         self.down = False
@@ -107,6 +119,16 @@ class FakeCluster:
         self, method: str, path: str, status: int, message: str = "", times: int | None = None
     ) -> None:
         self.refusals.append(Refusal(method, re.compile(path), status, message, times))
+
+    def answer(
+        self,
+        path: str,
+        data: bytes,
+        content_type: str = "text/html; charset=utf-8",
+        watch: bool = False,
+        times: int | None = None,
+    ) -> None:
+        self.foreign.append(Foreign(re.compile(path), watch, data, content_type, times))
 
     def forget_history(self) -> None:
         """Every version before now has expired."""
@@ -401,6 +423,15 @@ class _Handler(BaseHTTPRequestHandler):
             if refusal.times != 0 and refusal.method == method and refusal.path.search(path):
                 refusal.times = refusal.times and refusal.times - 1
                 return self._json(refusal.status, _status(refusal.status, refusal.message))
+        for one in cluster.foreign:
+            if (
+                one.times != 0
+                and method == "GET"
+                and one.path.search(path)
+                and one.watch == ("watch" in query)
+            ):
+                one.times = one.times and one.times - 1
+                return self._send(200, one.data, one.content_type)
         if found := re.fullmatch(r"/apis?/([^/]+(?:/[^/]+)?)", path):
             return self._kinds(found[1])
         if path.endswith("/log"):
@@ -535,9 +566,11 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(TICK)
 
     def _json(self, status: int, body: Object) -> None:
-        data = json.dumps(body).encode()
+        self._send(status, json.dumps(body).encode(), "application/json")
+
+    def _send(self, status: int, data: bytes, content_type: str) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)

@@ -156,7 +156,7 @@ def page() -> Iterator[str]:
 
 def test_what_is_no_kubernetes_is_one_line(run: Run, page: str, tmp_path: Path) -> None:
     done = run(*STATUS, "--kubeconfig", str(write_kubeconfig(tmp_path / "k", page)))
-    assert done.code == 2 and page in done.error and "is it a Kubernetes API?" in done.error
+    assert done.code == 4 and page in done.error and "is it a Kubernetes API, " in done.error
 
 
 def test_a_proxy_of_the_environment_is_gone_through(

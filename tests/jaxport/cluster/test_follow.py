@@ -259,6 +259,74 @@ def test_an_api_that_is_overloaded_is_asked_again(run: Run, with_all: FakeCluste
     assert done.code == 0 and done.out.splitlines() == STEPS
 
 
+PAGE = b"<!DOCTYPE html>\n<html>\nlog in first\n</html>\n"
+JSON = "application/json"
+# What something between here and the API makes of an answer of it.
+FOREIGN = {
+    "a page": (PAGE, "text/html; charset=utf-8"),
+    "a page that claims to be JSON": (PAGE, JSON),
+    "a watch that is cut in a line": (b'{"type": "MODIFIED", "object": {"metadata": {"na', JSON),
+    "no object": (b"5\n", JSON),
+    "an empty object": (b"{}\n", JSON),
+    "an event of nothing": (b'{"type": "ADDED"}\n', JSON),
+    "an event of no object": (b'{"type": "MODIFIED", "object": {"metadata": {"name": 5}}}\n', JSON),
+    "an event of another kind": (b'{"type": "X", "object": {"metadata": {"name": "a", "uid": "b"}}}\n', JSON),
+    "deep": (b"[" * 100_000, JSON),
+}
+
+
+@pytest.mark.parametrize("watch", [False, True], ids=["list", "watch"])
+@pytest.mark.parametrize(("data", "kind"), FOREIGN.values(), ids=FOREIGN.keys())
+def test_an_answer_that_is_no_object_is_asked_for_again(
+    data: bytes, kind: str, watch: bool, run: Run, with_all: FakeCluster
+) -> None:
+    with_all.scripts["jaxport-train"] = lambda job: job.runs_through(*STEPS)
+    for plural in ("jobs", "pods"):
+        with_all.answer(f"/{plural}$", data, kind, watch, times=1)
+    done = run("submit", "train", "--follow", "--patience", "20")
+    assert done.code == 0 and done.out.splitlines() == STEPS, done
+    if not watch:
+        assert "the answer is no object of Kubernetes but" in done.err and "connected again" in done.err
+
+
+@pytest.mark.parametrize("plural", ["jobs", "pods"])
+@pytest.mark.parametrize("watch", [False, True], ids=["list", "watch"])
+@pytest.mark.parametrize("cut", ["a page", "a watch that is cut in a line"])
+def test_answers_that_stay_no_objects_are_4_and_the_job_goes_on(
+    cut: str, watch: bool, plural: str, run: Run, with_all: FakeCluster
+) -> None:
+    with_all.answer(f"/{plural}$", *FOREIGN[cut], watch)
+    done = run("submit", "train", "--follow", "--patience", "0.2")
+    assert done.code == 4 and "no object of Kubernetes but" in done.error, done
+    assert "job/jaxport-train goes on" in done.error
+
+
+def test_a_page_in_the_place_of_a_log_is_no_line_of_it(run: Run, with_all: FakeCluster) -> None:
+    with_all.answer("/log$", PAGE, times=2)
+    with_all.scripts["jaxport-train"] = lambda job: job.runs_through(*STEPS)
+    done = run(*TRAIN)
+    assert done.code == 0 and done.out.splitlines() == STEPS, done
+    with_all.answer("/log$", PAGE)
+    done = run(*TRAIN)
+    assert done.code == 0 and "html" not in done.out.replace("text/html", ""), done
+    assert "the rest of the log of" in done.out
+    done = run("logs", "train")
+    assert done.code == 4 and not done.out and "a document of the type text/html" in done.error
+
+
+@pytest.mark.parametrize("where", ["watching._list", "follow.follow_log"])
+def test_a_fault_of_ours_in_a_thread_is_raised_and_not_waited_for(
+    where: str, run: Run, with_all: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise LookupError("ours")
+
+    monkeypatch.setattr(f"jaxport.cluster.{where}", broken)
+    with_all.scripts["jaxport-train"] = lambda job: job.log(job.pod(), STEPS[0])
+    with pytest.raises(LookupError, match="ours"):
+        run(*TRAIN)
+
+
 def test_without_a_pod_the_events_of_the_job_say_why(
     run: Run, with_all: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
