@@ -8,7 +8,7 @@ WORKERS ?= 2
 PYTHON ?= python3
 ACCELERATOR ?= cpu
 
-.PHONY: help setup run test check bench bench-peers images test-images test-terraform test-monitoring format proto lock clean
+.PHONY: help setup run test check bench bench-peers images test-deploy test-images test-terraform test-monitoring format proto lock clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -35,7 +35,7 @@ $(CLIENTS): locks/conformance.txt scripts/make-venv
 run: $(MARK)  ## train, export, serve and predict on this machine's CPU
 	@$(PY) -m jaxport.tour
 
-test: $(MARK) $(CLIENTS)  ## the whole test suite
+test: $(MARK) $(CLIENTS)  ## the test suite, but for the cluster's half
 	@$(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 check: $(MARK)  ## format, lint, types, generated code
@@ -56,6 +56,9 @@ bench-peers: $(MARK)  ## jaxport beside other model servers, each installed into
 
 images:  ## the container images, with podman or docker; ACCELERATOR=cuda12 for NVIDIA devices, TAG=... for new ones
 	@$(PYTHON) -m deploy.images --accelerator $(ACCELERATOR) $(if $(TAG),--tag '$(TAG)') $(if $(BASE_IMAGE),--base $(BASE_IMAGE)) $(if $(SOURCE),--source $(SOURCE))
+
+test-deploy: $(MARK)  ## the manifests, held to schemas and policies; Envoy, as they configure it, before a real server
+	@$(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal tests/deploy tests/front
 
 test-images: $(MARK)  ## the images, run as the manifests say: train, export, serve, Predict
 	@$(PY) -m pytest tests/images
