@@ -35,6 +35,21 @@ def test_who_uses_a_gpu_has_the_runtime_and_nobody_else(patched: Objects) -> Non
     assert with_runtime == {"Job jaxport-train", "Job jaxport-warm", "Deployment jaxport-serve"}
 
 
+def test_the_claim_is_filled_from_the_snapshot_that_is_shown(patched: Objects) -> None:
+    [claim] = of_kind(patched, "PersistentVolumeClaim")
+    [snapshot] = [each for text in re.findall(r"^```yaml\n(.*?)^```", OPERATIONS, re.MULTILINE | re.DOTALL)
+                  for each in parsed(text) if each.get("kind") == "VolumeSnapshot"]  # fmt: skip
+    source = claim["spec"]["dataSource"]
+    assert (source["kind"], source["name"]) == (snapshot["kind"], snapshot["metadata"]["name"])
+    assert snapshot["spec"]["source"] == {"persistentVolumeClaimName": claim["metadata"]["name"]}
+
+
+def test_the_autoscaler_has_the_bounds_that_are_shown_where_there_is_one(patched: Objects) -> None:
+    bounds = [(each["spec"]["minReplicas"], each["spec"]["maxReplicas"])
+              for each in of_kind(patched, "HorizontalPodAutoscaler")]  # fmt: skip
+    assert bounds in ([(1, 3)], [])
+
+
 @pytest.mark.parametrize(
     ("conditions", "ends"),
     [("SuccessCriteriaMet Complete", True), ("FailureTarget Failed", True), ("FailureTarget", False), ("", False)],
