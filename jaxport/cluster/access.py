@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import urllib3
 import yaml
 from kubernetes import client, config
 
@@ -14,6 +15,8 @@ from jaxport.cluster.errors import NotFit, UsageError
 
 DEFAULT = Path("~/.kube/config")
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
+# What the library raises of a file that says something else than a kubeconfig does.
+WRONG_TYPES = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,17 @@ def open_client(access: Access) -> client.ApiClient:
         _as_pod(settings)
     else:
         _as_user(settings, files, access.context)
-    return client.ApiClient(settings)
+    # Neither is said: both may hold a secret.
+    if any(not str(key).isprintable() for key in (settings.api_key or {}).values()):
+        raise NotFit(
+            "the token of the kubeconfig, or of the pod, has a line break or the like in it; get a new one"
+        )
+    try:
+        return client.ApiClient(settings)
+    except (urllib3.exceptions.HTTPError, *WRONG_TYPES) as error:
+        raise NotFit(
+            "the proxy (proxy-url of the kubeconfig, or HTTPS_PROXY) is no address; needed: http://HOST:PORT"
+        ) from error
 
 
 def _files(access: Access) -> str | None:
@@ -94,13 +107,15 @@ def _as_user(settings: client.Configuration, files: str, context: str | None) ->
     except (
         config.ConfigException,
         OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
         yaml.YAMLError,
     ) as error:
         raise NotFit(f"kubeconfig {files}: {_line(error)}") from error
+    except WRONG_TYPES as error:
+        # The library looks at no type; what it then says names no field.
+        raise NotFit(
+            f"kubeconfig {files}: it is no kubeconfig, or one of its fields is not what it has to be ({_line(error)}); "
+            "get a new one (gcloud container clusters get-credentials, kind export kubeconfig)"
+        ) from error
     if not settings.host.startswith(("https://", "http://")):
         raise NotFit(f"kubeconfig {files}: server {settings.host!r}: needed: https://HOST:PORT")
     if said:
@@ -111,9 +126,9 @@ def _as_user(settings: client.Configuration, files: str, context: str | None) ->
 def _require_context(files: str, context: str) -> None:
     try:
         found, _ = config.list_kube_config_contexts(files)
-    except (config.ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError):
+    except (config.ConfigException, OSError, yaml.YAMLError, *WRONG_TYPES):
         return  # without a current context, for one; loading says what is wrong
-    names = [dict(each)["name"] for each in found]
+    names = [str(dict(each)["name"]) for each in found]
     if context not in names:
         raise UsageError(f"--context {context}: not in {files}; there: {', '.join(names) or 'none'}")
 

@@ -25,8 +25,12 @@ RUN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 LONGEST_JOB = 50
 # ours: registry/any/path/jaxport/train:0.1.0-cpu
 IMAGE = re.compile(r"(?P<registry>.+/jaxport)/(?P<name>train|export|serve)(:(?P<tag>[\w.-]+))?")
-REGISTRY = re.compile(r"[a-z0-9][a-z0-9._:/-]*[a-z0-9]")
-TAG = re.compile(r"\w[\w.-]{0,127}")
+# HOST[:PORT][/PART...], as names of images are made of.
+REGISTRY = re.compile(
+    r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(:[0-9]{1,5})?"
+    r"(/[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*)*"
+)
+TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
 @dataclass(frozen=True)
@@ -64,18 +68,23 @@ class Changes:
         parse_overrides(self.settings)
         if self.steps is not None:
             check_value("steps", self.steps)
-        for flag, value, pattern in (
-            ("--run", self.run, RUN),
-            ("--registry", self.registry, REGISTRY),
-            ("--tag", self.tag, TAG),
+        for flag, value, pattern, needed in (
+            ("--run", self.run, RUN, "lower-case letters, digits and -, as names of Kubernetes are made of"),
+            (
+                "--registry",
+                self.registry,
+                REGISTRY,
+                "HOST[:PORT][/PART...] in lower case, such as ghcr.io/me",
+            ),
+            (
+                "--tag",
+                self.tag,
+                TAG,
+                "at most 128 letters, digits, _, . and -, beginning with none of the last two",
+            ),
         ):
             if value is not None and not pattern.fullmatch(value):
-                needed = "lower-case letters, digits and -, as names of Kubernetes are made of" * (
-                    flag == "--run"
-                )
-                raise UsageError(
-                    f"{flag} {value!r}: needed: {needed or f'what an image can have as its {flag[2:]}'}"
-                )
+                raise UsageError(f"{flag} {value!r}: needed: {needed}")
 
 
 def changed(objects: Iterable[Object], changes: Changes) -> list[Object]:

@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+from jaxport.cluster import shape
 from jaxport.cluster.access import Access, open_client
 from jaxport.cluster.api import Api
 from jaxport.cluster.stages import NAMESPACE
@@ -13,7 +14,12 @@ def add_cluster_flags(parser: argparse.ArgumentParser, namespace: bool = True) -
     flag = parser.add_argument
     if namespace:
         flag(
-            "-n", "--namespace", default=NAMESPACE, metavar="NAME", help="default: %(default)s, as in deploy/"
+            "-n",
+            "--namespace",
+            type=_namespace,
+            default=NAMESPACE,
+            metavar="NAME",
+            help="default: %(default)s, as in deploy/",
         )
     flag("--context", metavar="NAME", help="of the kubeconfig (default: its current one)")
     flag(
@@ -21,6 +27,13 @@ def add_cluster_flags(parser: argparse.ArgumentParser, namespace: bool = True) -
         metavar="FILE",
         help="default: KUBECONFIG, else ~/.kube/config, else the account of the pod that this runs in",
     )
+
+
+def _namespace(text: str) -> str:
+    """It becomes part of a path."""
+    if not shape.NAMESPACE.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no namespace; needed: {shape.NAMESPACE_NEEDED}")
+    return text
 
 
 def open_api(options: argparse.Namespace) -> Api:

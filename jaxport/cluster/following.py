@@ -68,7 +68,10 @@ def _out(line: str) -> None:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not (math.isfinite(value) and 0 <= value <= 86400):
         raise argparse.ArgumentTypeError(f"{text!r} is no time; needed: 0 to 86400 seconds")
     return value

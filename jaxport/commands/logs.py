@@ -71,7 +71,8 @@ def _print(api: Api, pod: Object, container: str, prefix: str, tail: int | None)
 
 
 def _lines(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of lines")
-    return value
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of lines; needed: 0 or more, at most 9 digits"
+        )
+    return int(text)

@@ -81,6 +81,60 @@ def test_a_kubeconfig_that_is_no_use_says_why(
     assert done.code == code and said.format(kubeconfig) in done.error
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("", 5, "it is no kubeconfig"),
+        ("clusters", 5, "it is no kubeconfig"),
+        ("contexts", [7], "kubeconfig strange: "),
+        ("clusters.0.cluster", 5, "it is no kubeconfig"),
+        ("clusters.0.cluster.server", 5, "it is no kubeconfig"),
+        ("clusters.0.cluster.proxy-url", 5, "the proxy (proxy-url of the kubeconfig"),
+        ("clusters.0.cluster.proxy-url", "a\nb", "the proxy (proxy-url of the kubeconfig"),
+        ("users.0.user", 5, "it is no kubeconfig"),
+        ("users.0.user.token", "secret\nb", "the token of the kubeconfig, or of the pod, has a line break"),
+    ],
+)
+def test_a_kubeconfig_of_wrong_types_is_one_line(
+    path: str,
+    value: object,
+    said: str,
+    run: Run,
+    kubeconfig: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = {"": yaml.safe_load(kubeconfig.read_text())}
+    inner, last = whole, ""
+    for part in path.split(".") if path else []:
+        inner, last = inner[last], int(part) if part.isdigit() else part
+    inner[last] = value
+    Path("strange").write_text(yaml.safe_dump(whole[""]))
+    done = run(*STATUS, "--kubeconfig", "strange")
+    assert done.code == 4 and said in done.error and "secret" not in done.err, done
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("status", "-n", "a/../b?x"), "'a/../b?x' is no namespace; needed: at most 63 lower-case letters"),
+        (("cancel", "all", "-n", "x" * 64), "is no namespace"),
+        (("logs", "train", "-n", ""), "'' is no namespace"),
+        (("logs", "train", "--tail", "x"), "'x' is no number of lines; needed: 0 or more"),
+        (("logs", "train", "--tail", "-1"), "is no number of lines"),
+        (("logs", "train", "--patience", "x"), "'x' is no time; needed: 0 to 86400 seconds"),
+        (("submit", "train", "--patience", "nan"), "'nan' is no time"),
+    ],
+)
+def test_a_flag_that_cannot_be_is_2_in_plain_words(
+    command: tuple[str, ...], said: str, run: Run, cluster: FakeCluster
+) -> None:
+    done = run(*command)
+    assert done.code == 2 and said in done.err and "Traceback" not in done.err
+    assert cluster.requests == []
+
+
 def test_a_credential_plugin_that_fails_is_not_taken_for_nobody(
     run: Run, cluster: FakeCluster, kubeconfig: Path
 ) -> None:

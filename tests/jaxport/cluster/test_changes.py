@@ -82,6 +82,13 @@ def test_images_come_from_another_registry() -> None:
     assert envoy["image"].startswith("docker.io/envoyproxy/")
 
 
+@pytest.mark.parametrize(
+    "registry", ["localhost", "localhost/jaxport", "127.0.0.1:5000", "europe-west4-docker.pkg.dev/my-project/a_b/c--d", "quay.io/a/b.c__d"]
+)  # fmt: skip
+def test_registries_as_they_are_named(registry: str) -> None:
+    Changes(registry=registry).check("all")
+
+
 @pytest.mark.parametrize("overlay", [None, "cpu", "multi-host"])
 def test_whatever_is_changed_keeps_the_policies_of_deploy(overlay: str | None) -> None:
     """Arguments parse, names are short enough, the processes of a training find each other."""
@@ -110,7 +117,10 @@ def test_processes_of_a_run_look_for_their_own_first_one() -> None:
         (("export", "--steps", "10"), "are of train"),
         (("warm", "--run", "tiny"), "--run: warm compiles for every bundle"),
         (("train", "--tag", "a b"), "--tag 'a b'"),
-        (("train", "--registry", "https://x y"), "--registry"),
+        *((("train", "--registry", wrong), f"--registry {wrong!r}: needed: HOST") for wrong in (
+            "https://x y", "a//b:::c", "a/b:5", "a/", "/a", "a:", "a:b", "a..b", "a/-b", "A", "",
+        )),
+        (("train", "--tag", "ü"), "--tag 'ü': needed: at most 128 letters"),
         (("train", "--manifests", "none.yaml"), "none.yaml: no such file"),
     ],
 )  # fmt: skip
