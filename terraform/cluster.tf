@@ -137,7 +137,7 @@ resource "google_container_cluster" "cluster" {
     enable_components = ["SYSTEM_COMPONENTS", "WORKLOADS"]
   }
 
-  # DCGM tells what the GPUs do; POD, DEPLOYMENT and HPA what the alerts ask for.
+  # DCGM tells what the GPUs do, POD, DEPLOYMENT and HPA how pods and replicas fare. None of them has series of Jobs.
   monitoring_config {
     enable_components = ["SYSTEM_COMPONENTS", "STORAGE", "POD", "DEPLOYMENT", "HPA", "DCGM"]
     managed_prometheus {
