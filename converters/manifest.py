@@ -15,6 +15,8 @@ from typing import Any
 from converters.errors import BundleError
 
 SCHEMA_VERSION = 1
+# The batch of a program that takes any.
+ANY_BATCH = 0
 # Those of numpy's arrays; and what one size of them may be.
 MOST_DIMENSIONS = 64
 LARGEST_SIZE = 2**63 - 1
@@ -90,6 +92,11 @@ class Signature:
         return f"programs/{self.name}.jaxexport"
 
     @property
+    def programs(self) -> Mapping[int, str]:
+        """Paths of all programs inside the bundle, by the batch each is for."""
+        return {ANY_BATCH: self.program}
+
+    @property
     def golden(self) -> str:
         """Path of the goldens inside the bundle."""
         return f"golden/{self.name}.npz"
@@ -141,6 +148,9 @@ class Manifest:
     tolerances: Mapping[str, Mapping[str, Tolerance]]  # platform -> "signature/output" -> tolerance
     usage: Mapping[str, str]
     files: Mapping[str, FileDigest]
+    formats: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # by name; files say where they are
     schema_version: int = field(default=SCHEMA_VERSION)
 
     def to_json(self) -> str:
@@ -148,6 +158,8 @@ class Manifest:
         for signature in fields["signatures"].values():
             if signature["sequence"] is None:  # as readers know it that have never heard of one
                 del signature["sequence"]
+        if not fields["formats"]:
+            del fields["formats"]
         return json.dumps(fields, indent=2) + "\n"
 
     @property
@@ -210,6 +222,7 @@ def _manifest(raw: dict[str, Any]) -> Manifest:
         for platform, outputs in raw["tolerances"].items()
     }
     fields["files"] = {name: FileDigest(**value) for name, value in raw["files"].items()}
+    fields["formats"] = {name: dict(facts.items()) for name, facts in raw.get("formats", {}).items()}
     for name, text in fields["usage"].items():
         if not isinstance(text, str) or not _is_unicode(name + text):
             raise ValueError(f"usage {name!r} is no text")

@@ -1,8 +1,9 @@
 """What the caller of an export says of a function: its inputs, its outputs, an example."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.export
@@ -26,6 +27,18 @@ class TensorSpec:
 
     dtype: str
     shape: str
+
+
+@dataclass(frozen=True)
+class SignatureSpec:
+    """One function to export and what it takes and gives; `export_bundle` has the meaning of each."""
+
+    fn: Callable[..., Any]
+    inputs: Mapping[str, TensorSpec]
+    outputs: Sequence[str]
+    example: Mapping[str, Any]
+    sequence: SequenceSpec | None = None
+    pad: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)

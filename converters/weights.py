@@ -1,6 +1,7 @@
 """Parameters as weights: any pytree becomes a flat dict of string names, and back."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -10,8 +11,17 @@ from converters.errors import BadSpec
 from converters.spec import check_dtype
 
 
-def flatten_params(params: Any) -> tuple[dict[str, np.ndarray], Callable[[Mapping[str, Any]], Any]]:
-    """(weights by name in sorted order, function that rebuilds the tree from such a dict).
+@dataclass(frozen=True)
+class Weights:
+    """Parameters by name. params: as they were given. rebuild: makes that tree of any dict with the same names."""
+
+    params: Any
+    arrays: Mapping[str, np.ndarray]
+    rebuild: Callable[[Mapping[str, Any]], Any]
+
+
+def flatten_params(params: Any) -> Weights:
+    """The parameters by name, on the host and in sorted order.
 
     Names are the path's keys joined by dots: {"layer": [{"w": ...}]} gives "layer.0.w". BadSpec: two leaves with one
     name, or a leaf that is no array.
@@ -21,12 +31,12 @@ def flatten_params(params: Any) -> tuple[dict[str, np.ndarray], Callable[[Mappin
     twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if twice:
         raise BadSpec(f"params: two leaves are called {twice[0]!r}; rename one of the keys")
-    weights = {name: _array(name, leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
+    arrays = {name: _array(name, leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
 
     def rebuild(flat: Mapping[str, Any]) -> Any:
         return jax.tree_util.tree_unflatten(treedef, [flat[name] for name in names])
 
-    return dict(sorted(weights.items())), rebuild
+    return Weights(params, dict(sorted(arrays.items())), rebuild)
 
 
 def _array(name: str, leaf: Any) -> np.ndarray:

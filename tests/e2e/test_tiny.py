@@ -38,10 +38,10 @@ from train_job.presets import get_preset
 from train_job.weights import initialise
 tiny = get_preset("tiny")
 predict = tiny.predict_fn()
-weights, rebuild = flatten_params(initialise(tiny.model, seed=0))
+weights = flatten_params(initialise(tiny.model, seed=0))
 _, inputs = parse_inputs({n: TensorSpec(*s) for n, s in tiny.predict_signature.inputs.items()})
-program = as_program(lambda params, **given: predict(params, given), rebuild, tiny.predict_signature.outputs)
-open(sys.argv[1], "wb").write(export_program(program, weights, inputs, ("cpu", "cuda")).serialize())
+program = as_program(lambda params, **given: predict(params, given), weights.rebuild, tiny.predict_signature.outputs)
+open(sys.argv[1], "wb").write(export_program(program, weights.arrays, inputs, ("cpu", "cuda")).serialize())
 print(sys.modules["train_job"].__file__)
 """
 

@@ -23,9 +23,10 @@ def test_one_program_answers_every_length_as_the_model_does() -> None:
     preset = get_preset("toy_model:toy")
     signature, predict = preset.predict_signature, preset.predict_fn()
     sequence = SequenceSpec("t", signature.longest)
-    weights, rebuild = flatten_params(initialise(preset.model, seed=0))
+    flat = flatten_params(initialise(preset.model, seed=0))
+    weights = flat.arrays
     _, inputs = parse_inputs({n: TensorSpec(*s) for n, s in signature.any_length.items()}, sequence)
-    program = as_program(lambda params, **given: predict(params, given), rebuild, signature.outputs)
+    program = as_program(lambda params, **given: predict(params, given), flat.rebuild, signature.outputs)
     exported = export_program(program, weights, inputs, ("cpu", "cuda"), (f"t <= {sequence.most}",))
     tokens = preset.example_inputs(3, seed=1)["tokens"]
     want = np.asarray(jax.jit(predict)(weights, {"tokens": tokens})["logits"])

@@ -1,0 +1,115 @@
+"""One signature on its way into a bundle: its function traced, exported and proven, and lying nowhere yet."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+
+from converters.errors import BadSpec, ExportRefused
+from converters.formats import ProvenSignature
+from converters.manifest import ANY_BATCH, SequenceSpec, Signature, TensorInfo
+from converters.program import as_program, as_source, constants, export_program
+from converters.proof import Proof, batch_outputs, prove
+from converters.sequence_proof import Padding, prove_sequence
+from converters.spec import SignatureSpec, parse_example, parse_inputs, parse_pad
+from converters.weights import Weights
+
+CONSTANT_LIMIT = 64 << 10
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the programs of a bundle are to run. here: this machine's platform, which is one of `platforms`.
+
+    precision: JAX's name of the precision of products, "default" unless it was raised.
+    """
+
+    platforms: tuple[str, ...]
+    here: str
+    precision: str
+
+
+@dataclass(frozen=True)
+class Draft:
+    """proven: the signature as every further format gets it. programs: their bytes, by batch as `proven.exported`."""
+
+    proven: ProvenSignature
+    programs: Mapping[int, bytes]
+
+    @property
+    def signature(self) -> Signature:
+        return self.proven.signature
+
+
+def draft_signature(name: str, spec: SignatureSpec, weights: Weights, target: Target) -> Draft:
+    """Exports the spec's function and proves it on this machine. Raises BadSpec, ExportRefused."""
+    outputs = tuple(spec.outputs)
+    if not outputs or len(set(outputs)) < len(outputs):
+        raise BadSpec(f"outputs: {list(outputs)}; at least one name is needed, each once")
+    sequence = spec.sequence
+    symbol, tensors = parse_inputs(spec.inputs, sequence)
+    rows, fill = parse_example(tensors, spec.example, sequence), parse_pad(tensors, spec.pad or {})
+    program = as_program(spec.fn, weights.rebuild, outputs)
+    constraints = () if sequence is None else (f"{sequence.symbol} <= {sequence.most}",)
+    exported = _exported(program, weights.arrays, tensors, target, constraints, sequence)
+    shapes = batch_outputs(exported, outputs, symbol, sequence and sequence.symbol)
+    _refuse_constants(exported)
+    source = as_source(spec.fn, weights.params, outputs)
+    facts = (source, exported, weights.arrays, rows, target.here, target.precision)
+    if sequence is None:
+        proof = prove(*facts)
+    else:
+        along = frozenset(name for name, shape in shapes.items() if sequence.symbol in shape)
+        proof = prove_sequence(*facts, Padding(sequence, fill, rows.along, along))
+    data = bytes(exported.serialize())
+    signature = Signature(
+        name=name,
+        inputs=tensors,
+        outputs=_outputs(proof, shapes),
+        batch_symbol=symbol,
+        constraints=constraints,
+        pad=fill,
+        program_sha256=hashlib.sha256(data).hexdigest(),
+        sequence=sequence,
+    )
+    return Draft(
+        ProvenSignature(signature, program, {ANY_BATCH: exported}, proof),
+        {ANY_BATCH: data},
+    )
+
+
+def _exported(
+    program: Any,
+    weights: Mapping[str, np.ndarray],
+    tensors: tuple[TensorInfo, ...],
+    target: Target,
+    constraints: tuple[str, ...],
+    sequence: SequenceSpec | None,
+) -> jax.export.Exported:
+    try:
+        return export_program(program, weights, tensors, target.platforms, constraints)
+    except ExportRefused as error:
+        if sequence is None:
+            raise
+        cure = (
+            f"where the length cannot be a symbol, fix it: a number for {sequence.symbol!r}, and no sequence="
+        )
+        raise ExportRefused(f"{error}; {cure}") from error
+
+
+def _outputs(proof: Proof, shapes: Mapping[str, tuple[Any, ...]]) -> tuple[TensorInfo, ...]:
+    golden = proof.goldens[0].outputs
+    return tuple(TensorInfo(name, golden[name].dtype.name, shape) for name, shape in shapes.items())
+
+
+def _refuse_constants(exported: jax.export.Exported) -> None:
+    for kind, size in constants(exported):
+        if size > CONSTANT_LIMIT:
+            raise ExportRefused(
+                f"the program holds a constant of {size} bytes ({kind}), allowed are {CONSTANT_LIMIT}: an array that "
+                "the function captures instead of taking it through params; move it there"
+            )
