@@ -1,12 +1,13 @@
-"""Series that are read from elsewhere when they are asked for: memory of the device, states and labels of versions."""
+"""Series that are read from elsewhere when they are asked for: readiness, memory, states and labels of versions."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from serve_grpc import host_memory
 from serve_grpc.catalog import Catalog
 
 # kind -> JAX's name for it.
@@ -17,6 +18,31 @@ def device_memory(handle: Any) -> dict[str, int]:
     """Bytes of a jax.Device by kind: in_use, peak, limit. Empty for a CPU, which keeps no account."""
     stats = handle.memory_stats() or {}
     return {kind: int(stats[name]) for kind, name in KINDS.items() if name in stats}
+
+
+class ProcessGauges(Collector):
+    """jaxport_ready, as /readyz answers, and jaxport_memory_limit_bytes, beside the client's process_* series."""
+
+    def __init__(
+        self,
+        ready: Callable[[], bool],
+        registry: CollectorRegistry,
+        memory_limit: Callable[[], int | None] = host_memory.limit_bytes,
+    ) -> None:
+        self._ready, self._memory_limit = ready, memory_limit
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """Its series now."""
+        ready = GaugeMetricFamily("jaxport_ready", "1 while /readyz says ready")
+        ready.add_metric([], int(self._ready()))
+        limit = GaugeMetricFamily(
+            "jaxport_memory_limit_bytes", "Host memory at which the kernel ends the process"
+        )
+        allowed = self._memory_limit()
+        if allowed is not None:
+            limit.add_metric([], allowed)
+        return [ready, limit]
 
 
 class DeviceMemory(Collector):

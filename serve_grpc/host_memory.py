@@ -15,6 +15,12 @@ def free_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"
     return min(found, default=None)
 
 
+def limit_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Bytes at which the kernel ends a process of ours: the least of the control groups' limits. None without one."""
+    limits = [_limit(folder / limit) for folder, limit, _ in _groups(proc, cgroups)]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
 def _available(proc: Path) -> Iterator[int]:
     with contextlib.suppress(OSError):
         match = re.search(r"^MemAvailable:\s+(\d+) kB$", (proc / "meminfo").read_text(), re.MULTILINE)
@@ -23,7 +29,12 @@ def _available(proc: Path) -> Iterator[int]:
 
 
 def _left_by_groups(proc: Path, cgroups: Path) -> Iterator[int]:
-    """For each group that we are in, from our own up to the root."""
+    for folder, limit, usage in _groups(proc, cgroups):
+        yield from _left(folder, limit, usage)
+
+
+def _groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, str, str]]:
+    """(folder, file of its limit, of its usage) of each group that we are in, from our own up to the root."""
     try:
         lines = (proc / "self/cgroup").read_text().splitlines()
     except OSError:
@@ -38,16 +49,23 @@ def _left_by_groups(proc: Path, cgroups: Path) -> Iterator[int]:
             continue
         folder = root / inside.lstrip("/")
         while folder.is_relative_to(root):
-            yield from _left(folder, limit, usage)
+            yield folder, limit, usage
             folder = folder.parent
 
 
 def _left(folder: Path, limit: str, usage: str) -> Iterator[int]:
+    allowed = _limit(folder / limit)
+    with contextlib.suppress(OSError, ValueError):
+        if allowed is not None:
+            yield max(0, allowed - int((folder / usage).read_text()) + _reclaimable(folder))
+
+
+def _limit(file: Path) -> int | None:
     # In a container the path may be the host's; a file that is not there, "max" and an unlimited number say nothing.
     with contextlib.suppress(OSError, ValueError):
-        allowed, used = int((folder / limit).read_text()), int((folder / usage).read_text())
-        if allowed < 2**60:
-            yield max(0, allowed - used + _reclaimable(folder))
+        allowed = int(file.read_text())
+        return allowed if allowed < 2**60 else None
+    return None
 
 
 def _reclaimable(folder: Path) -> int:

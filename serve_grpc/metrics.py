@@ -1,7 +1,7 @@
 """What Prometheus can ask: a histogram per stage, and counters of what must not happen. Names begin with jaxport_."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
 from datetime import time as clock
 
@@ -86,6 +86,15 @@ class Metrics:
         self.traces_lost = self._counter(
             "jaxport_traces_lost", "Sampled requests whose spans did not reach --trace-endpoint", ()
         )
+
+    def found(self, model: str, reasons: Iterable[str]) -> None:
+        """A model is in the folder: what may go wrong with it is counted from 0, so that the first time is an increase.
+
+        reasons: those of jaxport_load_failures_total.
+        """
+        self.policy_problems.labels(model)
+        for reason in reasons:
+            self.load_failures.labels(model, reason)
 
     def unrouted(self, call: Call, protocol: str, code: Code, reason: str, model: str = "") -> None:
         """A request was answered that reached no model. model: the name it gave, if any."""

@@ -24,6 +24,8 @@ REASONS: dict[type[Exception], str] = {
     LoadRefused: "refused",
 }
 OTHER = "program"
+# What reason_label() says.
+LABELS = (*dict.fromkeys(REASONS.values()), OTHER)
 
 # (path, size, modification time) of every file below a folder.
 Fingerprint = tuple[tuple[str, int, int], ...]

@@ -20,7 +20,7 @@ from serve_grpc.memory import Memory
 from serve_grpc.metrics import Metrics
 from serve_grpc.plan import Plan, make_plan
 from serve_grpc.readiness import POLLS_UNTIL_GONE
-from serve_grpc.refusals import Fingerprint, Refusals, fingerprint, manifest_digest, reason_label
+from serve_grpc.refusals import LABELS, Fingerprint, Refusals, fingerprint, manifest_digest, reason_label
 from serve_grpc.rules import Rules, RulesReader
 from serve_grpc.scheduler import Scheduler
 from serve_grpc.serving import Serving
@@ -151,6 +151,7 @@ class Repository:
             self._absent(model)
             return
         self._missing.pop(model, None)
+        self._metrics.found(model, LABELS)
         failed: set[int] = set()
         while not self._stopping.is_set():
             plan = self._follow(model, versions, failed)

@@ -25,7 +25,7 @@ from serve_grpc.compiles import CompileWatch
 from serve_grpc.device import Device, open_device
 from serve_grpc.errors import ConfigError
 from serve_grpc.executor import Executor
-from serve_grpc.gauges import CatalogGauges, DeviceMemory, device_memory
+from serve_grpc.gauges import CatalogGauges, DeviceMemory, ProcessGauges, device_memory
 from serve_grpc.guard import Guard, open_guard
 from serve_grpc.health import Health
 from serve_grpc.history import History
@@ -221,6 +221,7 @@ class Server:
             )  # fmt: skip
 
     def _overview(self, transport: Choice, device: Device) -> Overview:
+        ProcessGauges(lambda: self._health.ready, self._metrics.registry)
         DeviceMemory(device.handle, self._metrics.registry)
         CatalogGauges(self._catalog, self._metrics.registry)
         facts = ServerFacts(

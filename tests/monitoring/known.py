@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from serve_grpc import catalog, refusals
 from serve_grpc.catalog import Catalog
 from serve_grpc.errors import Code
-from serve_grpc.gauges import KINDS, CatalogGauges, DeviceMemory
+from serve_grpc.gauges import KINDS, CatalogGauges, DeviceMemory, ProcessGauges
 from serve_grpc.metrics import Metrics
 from tests.deploy.objects import ROOT
 from tests.monitoring.promql import Asked, asked
@@ -66,7 +66,7 @@ def known() -> Known:
             catalog.DRAINING,
             catalog.FAILED,
         },
-        ("jaxport_load_failures_total", "reason"): {*refusals.REASONS.values(), refusals.OTHER},
+        ("jaxport_load_failures_total", "reason"): set(refusals.LABELS),
         ("jaxport_shed_total", "reason"): _shed_reasons(),
         ("jaxport_device_memory_bytes", "kind"): set(KINDS),
     }
@@ -113,6 +113,7 @@ class _NoDevice:
 @cache
 def _of_server() -> list[tuple[str, set[str]]]:
     metrics = Metrics()
+    ProcessGauges(bool, metrics.registry)
     CatalogGauges(Catalog(), metrics.registry)
     DeviceMemory(_NoDevice(), metrics.registry)
     return list(names_in(metrics.registry))

@@ -127,6 +127,8 @@ def test_with_ready_all_each_model_found_at_start_has_to_serve_once(
         assert waiting(server) == ["echo", "going"]
         assert "Not ready yet: no version serves of echo, going" in server.get("/")[1]
         assert server.get("/readyz")[0] == 503 and server.health() == "NOT_SERVING"
+        assert server.metric("jaxport_ready") == 0
+        assert 'jaxport_load_failures_total{model="echo",reason="goldens"} 0.0' in server.get("/metrics")[1]
         assert server.health("mlp") == "SERVING" and server.state("mlp") == {1: "SERVING", 2: "FAILED"}
         shutil.rmtree(root / "going")
         server.line("not ready, by --ready all: no version serves of model=echo$")
@@ -137,6 +139,7 @@ def test_with_ready_all_each_model_found_at_start_has_to_serve_once(
         publish(models / "echo" / "1", root / "echo" / "2")
         server.ready()
         assert server.get("/readyz")[0] == 200 and server.health() == "SERVING"
+        assert server.metric("jaxport_ready") == 1
         publish(bad, root / "echo" / "3")
         eventually(lambda: server.state("echo").get(3) == "FAILED", "a version that does not load")
         shutil.rmtree(root / "mlp")

@@ -10,7 +10,7 @@ import pytest
 from converters.bundle import read_manifest
 from converters.manifest import Manifest
 from serve_grpc.device import Device, open_device
-from serve_grpc.host_memory import free_bytes
+from serve_grpc.host_memory import free_bytes, limit_bytes
 from serve_grpc.memory import Memory, Need, run_bytes, size, weight_bytes
 from serve_grpc.metrics import Metrics
 from serve_grpc.settings import BatchSettings
@@ -135,7 +135,20 @@ def test_the_older_control_groups_are_read_too(tmp_path: Path) -> None:
     write(groups / "memory", memory__limit_in_bytes=2**63 - 4096, memory__usage_in_bytes=1)
     assert free_bytes(proc, groups) is None, "that number is their word for no limit"
     write(groups / "memory" / "a", memory__limit_in_bytes=900, memory__usage_in_bytes=300)
-    assert free_bytes(proc, groups) == 600
+    assert free_bytes(proc, groups) == 600 and limit_bytes(proc, groups) == 900
+
+
+def test_the_limit_is_the_least_of_the_groups(tmp_path: Path) -> None:
+    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
+    write(proc, meminfo="MemAvailable:    8000 kB")
+    assert limit_bytes(proc, groups) is None, "what the machine has is no limit of ours"
+    write(proc / "self", cgroup="0::/pod/container")
+    write(groups / "pod" / "container", memory__max="max")
+    assert limit_bytes(proc, groups) is None
+    write(groups / "pod", memory__max=500)
+    assert limit_bytes(proc, groups) == 500
+    write(groups / "pod" / "container", memory__max=400)
+    assert limit_bytes(proc, groups) == 400, "without the file of what is in use, too"
 
 
 def test_this_machine_says_something() -> None:

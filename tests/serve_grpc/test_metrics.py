@@ -12,9 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from converters.errors import BundleError, BundleNotFound, GoldenMismatch
 from serve_grpc.catalog import SERVING, Catalog, Choice, VersionInfo
 from serve_grpc.errors import LoadRefused
-from serve_grpc.gauges import CatalogGauges, DeviceMemory, device_memory
+from serve_grpc.gauges import CatalogGauges, DeviceMemory, ProcessGauges, device_memory
+from serve_grpc.health import Health
 from serve_grpc.histogram import Counts, HistogramFamily, added
-from serve_grpc.refusals import OTHER, REASONS, reason_label
+from serve_grpc.metrics import Metrics
+from serve_grpc.refusals import LABELS, reason_label
 from tests.server_process import ROOT, ServerProcess, eventually
 
 BOUNDS = (0.5, 1, 2)
@@ -84,7 +86,7 @@ def test_the_documented_series_are_those_there_are(server: ServerProcess) -> Non
             assert sample.labels.keys() - {"le"} == labels, name
     shed = re.findall(r"^\| `(\w+)` \| [A-Z_a-z ]+ \| ", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE)
     refused = re.findall(r"^\| `(\w+)` \| [^|]+ \|$", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE)
-    assert set(refused) == {*REASONS.values(), OTHER}
+    assert set(refused) == set(LABELS)
     assert {sample.labels["reason"] for sample in families["jaxport_shed_total"].samples} <= set(shed)
 
 
@@ -96,6 +98,32 @@ def test_what_a_version_failed_with_is_a_label_of_few_values() -> None:
         for error in (put_back, BundleError(), BundleNotFound(), LoadRefused(), ValueError())
     ]
     assert labels == ["goldens", "bundle", "bundle", "refused", "program"]
+
+
+def test_ready_is_what_probes_are_told_and_a_limit_is_there_where_there_is_one() -> None:
+    health, limit = Health(lambda *_: None), [1000]
+    registry = CollectorRegistry()
+    ProcessGauges(lambda: health.ready, registry, lambda: limit[0] if limit else None)
+    value = registry.get_sample_value
+    assert value("jaxport_ready") == 0 and value("jaxport_memory_limit_bytes") == 1000
+    health.set_ready()
+    limit.clear()
+    assert value("jaxport_ready") == 1 and value("jaxport_memory_limit_bytes") is None
+    health.leave()
+    assert value("jaxport_ready") == 0
+
+
+def test_what_may_go_wrong_with_a_model_is_counted_from_0() -> None:
+    """A series that begins with its first event has no increase."""
+    metrics = Metrics()
+    metrics.found("m", LABELS)
+    value = metrics.registry.get_sample_value
+    assert value("jaxport_policy_problems_total", {"model": "m"}) == 0
+    for reason in LABELS:
+        assert value("jaxport_load_failures_total", {"model": "m", "reason": reason}) == 0
+    metrics.policy_problems.labels("m").inc()
+    metrics.found("m", LABELS)
+    assert value("jaxport_policy_problems_total", {"model": "m"}) == 1
 
 
 def test_memory_states_and_labels_are_read_when_asked_for() -> None:
