@@ -9,6 +9,7 @@ from converters.bundle import Bundle
 from converters.manifest import Manifest, Signature
 from converters.program import operation_counts
 
+DEFAULT_SIGNATURE = "predict"  # what a request means that names none
 TEXT_LIMIT = 200_000  # characters of a program's text on a terminal
 
 
@@ -33,7 +34,9 @@ def _lines(bundle: Bundle) -> Iterator[str]:
     count = sum(_elements(w.shape) for w in m.weights)
     yield f"weighs       {count:,} weights in {len(m.weights)} arrays, {_size(m.weight_bytes)} stored"
     for signature in m.signatures.values():
-        yield f"program      {_size(m.files[signature.program].bytes)}, sha256 {signature.program_sha256[:16]}…"
+        size = sum(m.files[path].bytes for path in signature.programs.values())
+        name = f" of {signature.name}" if len(m.signatures) > 1 else ""
+        yield f"program      {_size(size)}{name}, sha256 {signature.program_sha256[:16]}…"
     yield f"comes from   {_origin(m)}"
     yield f"written      {m.created_at} by jax {m.jax_version}, jaxlib {m.jaxlib_version}, StableHLO {m.stablehlo_version}"
     yield f"loads        {window(m)}"
@@ -41,8 +44,9 @@ def _lines(bundle: Bundle) -> Iterator[str]:
         for name, t in tolerances.items():
             yield f"tolerance    {platform} {name}: |error| <= {t.atol:.3g} + {t.rtol:.3g} |value|"
     yield ""
-    yield "call it      " + _cli_call(m)
-    yield "or           " + _python_call(m)
+    for signature in m.signatures.values():
+        yield "call it      " + _cli_call(m, signature)
+        yield "or           " + _python_call(m, signature)
 
 
 def window(manifest: Manifest, today: date | None = None) -> str:
@@ -89,18 +93,19 @@ def _origin(m: Manifest) -> str:
     )
 
 
-def _cli_call(m: Manifest) -> str:
-    if m.usage.get("tokenizer") == "bytes":
+def _cli_call(m: Manifest, signature: Signature) -> str:
+    if signature.name == DEFAULT_SIGNATURE and m.usage.get("tokenizer") == "bytes":
         return f'jaxport predict {m.model} --text "import "'
-    (signature, *_) = m.signatures.values()
     inputs = " ".join(f"--input {t.name}=@{t.name}.npy" for t in signature.inputs)
-    return f"jaxport predict {m.model} {inputs}"
+    which = "" if signature.name == DEFAULT_SIGNATURE else f" --signature {signature.name}"
+    return f"jaxport predict {m.model}{which} {inputs}"
 
 
-def _python_call(m: Manifest) -> str:
-    (signature, *_) = m.signatures.values()
+def _python_call(m: Manifest, signature: Signature) -> str:
     inputs = ", ".join(f'"{t.name}": {t.name}' for t in signature.inputs)
-    return f'Client("localhost:8500").predict("{m.model}", {{{inputs}}})["{_first_output(signature)}"]'
+    which = "" if signature.name == DEFAULT_SIGNATURE else f', signature="{signature.name}"'
+    call = f'Client("localhost:8500").predict("{m.model}", {{{inputs}}}{which})'
+    return f'{call}["{_first_output(signature)}"]'
 
 
 def _first_output(signature: Signature) -> str:

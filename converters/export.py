@@ -5,6 +5,7 @@ export_bundle("models/iris/1", fn, params, inputs={"x": TensorSpec("float32", "b
               outputs=("logits",), example={"x": x_example}, platforms=("cpu", "cuda"))
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,34 +14,36 @@ import jax
 import jax.export
 
 from converters.bundle import parse_version
-from converters.draft import Target, draft_signature
-from converters.errors import BadSpec, PlatformMissing
+from converters.draft import Draft, Target, draft_signature
+from converters.errors import BadSpec, ExportRefused, PlatformMissing
 from converters.formats import Formats, parse_formats
 from converters.manifest import SequenceSpec
 from converters.publish import claimed_version
 from converters.spec import SignatureSpec, TensorSpec
-from converters.weights import flatten_params
+from converters.weights import Weights, flatten_params
 from converters.writer import Contents, write_bundle
 
 __all__ = ["SequenceSpec", "SignatureSpec", "TensorSpec", "export_bundle"]
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 SIGNATURE = "predict"
+SIGNATURE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
 
 def export_bundle(
     path: Path | str,
-    fn: Callable[..., Any],
-    params: Any,
+    fn: Callable[..., Any] | None = None,
+    params: Any = None,
     *,
-    inputs: Mapping[str, TensorSpec],
-    outputs: Sequence[str],
-    example: Mapping[str, Any],
+    inputs: Mapping[str, TensorSpec] | None = None,
+    outputs: Sequence[str] | None = None,
+    example: Mapping[str, Any] | None = None,
     platforms: Sequence[str] = ("cpu", "cuda"),
     usage: Mapping[str, str] | None = None,
     provenance: Mapping[str, Any] | None = None,
     sequence: SequenceSpec | None = None,
     pad: Mapping[str, float] | None = None,
+    signatures: Mapping[str, SignatureSpec] | None = None,
     formats: Formats | Sequence[str] = (),
 ) -> Path:
     """Exports `fn(params, **inputs)` into models/<name>/<version> and returns that folder.
@@ -51,6 +54,9 @@ def export_bundle(
     the symbol that inputs may have as second dimension, as in SequenceSpec("t", most=256) for "b, t": a server then
     takes any length up to `most`, and pads rows behind their end. What depends on a row's length has to come from an
     input along it, as a mask: the proof varies lengths. pad: the value it pads an input with, 0 if not here.
+    signatures: several functions of the same params, by the name that a client asks for, each with what it takes and
+    gives: SignatureSpec(fn, inputs=..., outputs=..., example=...); then nothing of that stands beside it. One function
+    alone is the signature "predict", which is also what a client gets that names none.
     formats: what to write beside the program, by name with the options of each, or just the names.
 
     Raises BadSpec (the arguments do not fit each other), ExportRefused (the program would be wrong or fail later),
@@ -59,22 +65,69 @@ def export_bundle(
     path = Path(path)
     model_dir, version = path.parent, parse_version_name(path.name)
     target, asked = _target(tuple(platforms)), parse_formats(formats)
-    spec = SignatureSpec(fn, inputs, outputs, example, sequence, pad)
+    alone = {
+        "fn": fn,
+        "inputs": inputs,
+        "outputs": outputs,
+        "example": example,
+        "sequence": sequence,
+        "pad": pad,
+    }
+    specs = _alone(alone) if signatures is None else _several(signatures, alone)
     weights = flatten_params(params)
-    draft = draft_signature(SIGNATURE, spec, weights, target)
+    drafts = tuple(
+        _draft(name, spec, weights, target, named=signatures is not None) for name, spec in specs.items()
+    )
     contents = Contents(
         model=model_dir.absolute().name,
-        drafts=(draft,),
+        drafts=drafts,
         weights=weights.arrays,
         platforms=target.platforms,
         precision=target.precision,
         usage=usage or {},
-        origin={"source": "function", "function": _qualified(fn)} if provenance is None else provenance,
+        origin=_origin(specs) if provenance is None else provenance,
         formats=asked,
     )
     with claimed_version(model_dir.absolute(), version) as (number, folder):
         write_bundle(folder, contents)
     return model_dir / str(number)
+
+
+def _alone(given: Mapping[str, Any]) -> dict[str, SignatureSpec]:
+    missing = [name for name in ("fn", "inputs", "outputs", "example") if given[name] is None]
+    if missing:
+        raise BadSpec(f"export_bundle: {', '.join(missing)} is missing; it is needed, or signatures= instead")
+    return {SIGNATURE: SignatureSpec(**given)}
+
+
+def _several(signatures: Mapping[str, SignatureSpec], beside: Mapping[str, Any]) -> dict[str, SignatureSpec]:
+    both = [name for name, value in beside.items() if value is not None]
+    if both:
+        raise BadSpec(f"signatures: {both[0]} is given beside them; it belongs into a SignatureSpec")
+    if not signatures:
+        raise BadSpec("signatures: none are given; name at least one, as in {'predict': SignatureSpec(...)}")
+    for name, spec in signatures.items():
+        if not isinstance(name, str) or not SIGNATURE_NAME.fullmatch(name):
+            raise BadSpec(
+                f"signatures: {name!r} is no name; letters, digits and '_' are allowed, first a letter"
+            )
+        if not isinstance(spec, SignatureSpec):
+            raise BadSpec(f"signatures: {name!r} is a {type(spec).__name__}; a SignatureSpec is needed")
+    return dict(signatures)
+
+
+def _draft(name: str, spec: SignatureSpec, weights: Weights, target: Target, *, named: bool) -> Draft:
+    """named: whether messages have to say which signature they are about."""
+    try:
+        return draft_signature(name, spec, weights, target)
+    except (BadSpec, ExportRefused) as error:
+        if not named:
+            raise
+        raise type(error)(f"signature {name!r}: {error}") from error
+
+
+def _origin(specs: Mapping[str, SignatureSpec]) -> dict[str, str]:
+    return {"source": "function", "function": ", ".join(_qualified(spec.fn) for spec in specs.values())}
 
 
 def parse_version_name(name: str) -> int | None:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from converters import SequenceSpec, TensorSpec, export_bundle
+from converters import SequenceSpec, SignatureSpec, TensorSpec, export_bundle
 
 SIZES = (4, 64, 64, 3)
 
@@ -86,6 +86,23 @@ def export_echo(models: Path, name: str = "echo") -> Path:
         outputs=("y",),
         example={"x": np.ones((3, 2), np.float32)},
         platforms=("cpu", "cuda"),
+    )
+
+
+def embed(params, x):
+    return {"embedding": x @ params["w0"] + params["b0"]}
+
+
+def export_two(models: Path, name: str = "two") -> Path:
+    """mlp as predict, and its first layer as embed: float32 [n, 4] -> [n, 64]."""
+    rows = {"x": np.random.default_rng(7).normal(size=(5, 4)).astype(np.float32)}
+    return export_bundle(
+        models / name / "1",
+        params=mlp_params(),
+        signatures={
+            "predict": SignatureSpec(mlp, {"x": TensorSpec("float32", "b, 4")}, ("logits",), rows),
+            "embed": SignatureSpec(embed, {"x": TensorSpec("float32", "n, 4")}, ("embedding",), rows),
+        },
     )
 
 
