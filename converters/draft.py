@@ -11,6 +11,7 @@ import numpy as np
 
 from converters.errors import BadSpec, ExportRefused
 from converters.formats import ProvenSignature
+from converters.lint.findings import Findings
 from converters.manifest import ANY_BATCH, SequenceSpec, Signature, TensorInfo
 from converters.program import as_program, as_source, constants, export_program
 from converters.proof import Proof, batch_outputs, prove
@@ -45,7 +46,9 @@ class Draft:
         return self.proven.signature
 
 
-def draft_signature(name: str, spec: SignatureSpec, weights: Weights, target: Target) -> Draft:
+def draft_signature(
+    name: str, spec: SignatureSpec, weights: Weights, target: Target, findings: Findings
+) -> Draft:
     """Exports the spec's function and proves it on this machine. Raises BadSpec, ExportRefused."""
     outputs = tuple(spec.outputs)
     if not outputs or len(set(outputs)) < len(outputs):
@@ -55,9 +58,9 @@ def draft_signature(name: str, spec: SignatureSpec, weights: Weights, target: Ta
     rows, fill = parse_example(tensors, spec.example, sequence), parse_pad(tensors, spec.pad or {})
     program = as_program(spec.fn, weights.rebuild, outputs)
     constraints = () if sequence is None else (f"{sequence.symbol} <= {sequence.most}",)
-    exported = _exported(program, weights.arrays, tensors, target, constraints, sequence)
+    exported = _exported(program, weights.arrays, tensors, target, constraints, sequence, findings)
     shapes = batch_outputs(exported, outputs, symbol, sequence and sequence.symbol)
-    _refuse_constants(exported)
+    _lint_constants(exported, findings)
     source = as_source(spec.fn, weights.params, outputs)
     facts = (source, exported, weights.arrays, rows, target.here, target.precision)
     if sequence is None:
@@ -89,16 +92,17 @@ def _exported(
     target: Target,
     constraints: tuple[str, ...],
     sequence: SequenceSpec | None,
+    findings: Findings,
 ) -> jax.export.Exported:
     try:
-        return export_program(program, weights, tensors, target.platforms, constraints)
+        return export_program(program, weights, tensors, target.platforms, constraints, findings)
     except ExportRefused as error:
-        if sequence is None:
+        if sequence is None or error.code not in ("JP104", "JP105"):
             raise
         cure = (
             f"where the length cannot be a symbol, fix it: a number for {sequence.symbol!r}, and no sequence="
         )
-        raise ExportRefused(f"{error}; {cure}") from error
+        raise ExportRefused(f"{error.what}; {cure}", error.code) from error
 
 
 def _outputs(proof: Proof, shapes: Mapping[str, tuple[Any, ...]]) -> tuple[TensorInfo, ...]:
@@ -106,10 +110,9 @@ def _outputs(proof: Proof, shapes: Mapping[str, tuple[Any, ...]]) -> tuple[Tenso
     return tuple(TensorInfo(name, golden[name].dtype.name, shape) for name, shape in shapes.items())
 
 
-def _refuse_constants(exported: jax.export.Exported) -> None:
+def _lint_constants(exported: jax.export.Exported, findings: Findings) -> None:
     for kind, size in constants(exported):
         if size > CONSTANT_LIMIT:
-            raise ExportRefused(
-                f"the program holds a constant of {size} bytes ({kind}), allowed are {CONSTANT_LIMIT}: an array that "
-                "the function captures instead of taking it through params; move it there"
+            findings.add(
+                "JP103", f"the program holds a constant of {size} bytes ({kind}), over {CONSTANT_LIMIT}"
             )

@@ -24,9 +24,13 @@ class GoldenMismatch(ConvertError):
 
 
 class ExportRefused(ConvertError):
-    """The function exports into something that would be wrong or fail later."""
+    """The function exports into something that would be wrong or fail later. code: of the rule, as "JP104"."""
 
     exit_code = 3
+
+    def __init__(self, what: str, code: str = "") -> None:
+        super().__init__(f"{code}: {what}" if code else what)
+        self.what, self.code = what, code
 
 
 class BadSpec(ConvertError):

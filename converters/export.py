@@ -5,6 +5,7 @@ export_bundle("models/iris/1", fn, params, inputs={"x": TensorSpec("float32", "b
               outputs=("logits",), example={"x": x_example}, platforms=("cpu", "cuda"))
 """
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from converters.bundle import parse_version
 from converters.draft import Draft, Target, draft_signature
 from converters.errors import BadSpec, ExportRefused, PlatformMissing
 from converters.formats import Formats, parse_formats
+from converters.lint import RULES, Findings
 from converters.manifest import SequenceSpec
 from converters.publish import claimed_version
 from converters.spec import SignatureSpec, TensorSpec
@@ -25,6 +27,7 @@ from converters.writer import Contents, write_bundle
 
 __all__ = ["SequenceSpec", "SignatureSpec", "TensorSpec", "export_bundle"]
 
+log = logging.getLogger(__name__)
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 SIGNATURE = "predict"
 SIGNATURE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -45,6 +48,7 @@ def export_bundle(
     pad: Mapping[str, float] | None = None,
     signatures: Mapping[str, SignatureSpec] | None = None,
     formats: Formats | Sequence[str] = (),
+    allow: Mapping[str, str] | None = None,
 ) -> Path:
     """Exports `fn(params, **inputs)` into models/<name>/<version> and returns that folder.
 
@@ -58,12 +62,14 @@ def export_bundle(
     gives: SignatureSpec(fn, inputs=..., outputs=..., example=...); then nothing of that stands beside it. One function
     alone is the signature "predict", which is also what a client gets that names none.
     formats: what to write beside the program, by name with the options of each, or just the names.
+    allow: rules of docs/lint.md that may find something, by code, each with the reason why it is right here.
 
     Raises BadSpec (the arguments do not fit each other), ExportRefused (the program would be wrong or fail later),
     PlatformMissing (this machine has none of `platforms`), VersionTaken, StorageError.
     """
     path = Path(path)
     model_dir, version = path.parent, parse_version_name(path.name)
+    findings = Findings(allow)
     target, asked = _target(tuple(platforms)), parse_formats(formats)
     alone = {
         "fn": fn,
@@ -76,8 +82,11 @@ def export_bundle(
     specs = _alone(alone) if signatures is None else _several(signatures, alone)
     weights = flatten_params(params)
     drafts = tuple(
-        _draft(name, spec, weights, target, named=signatures is not None) for name, spec in specs.items()
+        _draft(name, spec, weights, target, findings, named=signatures is not None)
+        for name, spec in specs.items()
     )
+    for code in findings.unneeded:
+        log.warning("allow %s: nothing needed it (%s); leave it out", code, RULES[code].name)
     contents = Contents(
         model=model_dir.absolute().name,
         drafts=drafts,
@@ -87,6 +96,7 @@ def export_bundle(
         usage=usage or {},
         origin=_origin(specs) if provenance is None else provenance,
         formats=asked,
+        allowed=findings.allowed,
     )
     with claimed_version(model_dir.absolute(), version) as (number, folder):
         write_bundle(folder, contents)
@@ -116,14 +126,18 @@ def _several(signatures: Mapping[str, SignatureSpec], beside: Mapping[str, Any])
     return dict(signatures)
 
 
-def _draft(name: str, spec: SignatureSpec, weights: Weights, target: Target, *, named: bool) -> Draft:
+def _draft(
+    name: str, spec: SignatureSpec, weights: Weights, target: Target, findings: Findings, *, named: bool
+) -> Draft:
     """named: whether messages have to say which signature they are about."""
     try:
-        return draft_signature(name, spec, weights, target)
+        return draft_signature(name, spec, weights, target, findings)
     except (BadSpec, ExportRefused) as error:
         if not named:
             raise
-        raise type(error)(f"signature {name!r}: {error}") from error
+        if isinstance(error, ExportRefused):
+            raise ExportRefused(f"signature {name!r}: {error.what}", error.code) from error
+        raise BadSpec(f"signature {name!r}: {error}") from error
 
 
 def _origin(specs: Mapping[str, SignatureSpec]) -> dict[str, str]:

@@ -151,6 +151,7 @@ class Manifest:
     formats: Mapping[str, Mapping[str, Any]] = field(
         default_factory=dict
     )  # by name; files say where they are
+    allowed: Mapping[str, str] = field(default_factory=dict)  # by a rule's code: why what it found is right
     schema_version: int = field(default=SCHEMA_VERSION)
 
     def to_json(self) -> str:
@@ -158,8 +159,9 @@ class Manifest:
         for signature in fields["signatures"].values():
             if signature["sequence"] is None:  # as readers know it that have never heard of one
                 del signature["sequence"]
-        if not fields["formats"]:
-            del fields["formats"]
+        for key in ("formats", "allowed"):
+            if not fields[key]:
+                del fields[key]
         return json.dumps(fields, indent=2) + "\n"
 
     @property
@@ -223,9 +225,11 @@ def _manifest(raw: dict[str, Any]) -> Manifest:
     }
     fields["files"] = {name: FileDigest(**value) for name, value in raw["files"].items()}
     fields["formats"] = {name: dict(facts.items()) for name, facts in raw.get("formats", {}).items()}
-    for name, text in fields["usage"].items():
-        if not isinstance(text, str) or not _is_unicode(name + text):
-            raise ValueError(f"usage {name!r} is no text")
+    fields["allowed"] = dict(raw.get("allowed", {}).items())
+    for key in ("usage", "allowed"):
+        for name, text in fields[key].items():
+            if not isinstance(text, str) or not _is_unicode(name + text):
+                raise ValueError(f"{key} {name!r} is no text")
     return Manifest(**fields)
 
 

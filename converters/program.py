@@ -16,6 +16,9 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from converters.errors import BadSpec, ExportRefused
+from converters.lint.findings import Findings
+from converters.lint.jaxprs import lint_jaxpr
+from converters.lint.tracing import trace_or_refuse, unpromised_targets
 from converters.manifest import TensorInfo
 
 Arrays = Mapping[str, Any]
@@ -66,20 +69,75 @@ def export_program(
     inputs: Sequence[TensorInfo],
     platforms: Sequence[str],
     constraints: Sequence[str] = (),
+    findings: Findings | None = None,
 ) -> jax.export.Exported:
     """Traces `program` with the symbols of its inputs' shapes and lowers it for `platforms`.
 
-    constraints: what is known of the symbols, as "t <= 256".
-    ExportRefused: a dimension cannot be symbolic, or the platforms cannot be lowered for, with JAX's reason.
+    constraints: what is known of the symbols, as "t <= 256". ExportRefused: a rule of converters/lint is broken that
+    `findings` does not allow.
     """
+    findings = findings or Findings()
     scope = jax.export.SymbolicScope(tuple(constraints))
     shapes = {t.name: jax.export.symbolic_shape(", ".join(map(str, t.shape)), scope=scope) for t in inputs}
     specs = {t.name: jax.ShapeDtypeStruct(shapes[t.name], np.dtype(t.dtype)) for t in inputs}
+    arguments = (weight_specs(weights), specs)
+
+    def why() -> str:
+        return "JP105" if _goes_with_numbers(program, weights, inputs) else ""
+
     with no_source_locations():
-        traced = trace_or_refuse(lambda: jax.jit(program).trace(weight_specs(weights), specs))
-        refuse_callbacks(traced.jaxpr.jaxpr)
-        exporter = jax.export.export(jax.jit(program), platforms=tuple(platforms))
-        return trace_or_refuse(lambda: exporter(weight_specs(weights), specs))
+        narrowed: list[str] = []
+        traced = trace_or_refuse(lambda: jax.jit(program).trace(*arguments), why, narrowed)
+        if narrowed:
+            findings.add("JP116", f"64 bits are asked for and x64 is off: {narrowed[0]}")
+        lint_jaxpr(traced.jaxpr.jaxpr, len(weights), findings)
+        return _lower(program, arguments, tuple(platforms), findings, why)
+
+
+def _goes_with_numbers(
+    program: Program, weights: Mapping[str, np.ndarray], inputs: Sequence[TensorInfo]
+) -> bool:
+    """Whether the function is traced where every symbol is a number: then it is the symbol that it does not bear."""
+    for size in (6, 1):
+        specs = {
+            t.name: jax.ShapeDtypeStruct(
+                tuple(d if isinstance(d, int) else size for d in t.shape), np.dtype(t.dtype)
+            )
+            for t in inputs
+        }
+        with contextlib.suppress(ExportRefused):
+            trace_or_refuse(lambda specs=specs: jax.jit(program).trace(weight_specs(weights), specs).lower())
+            return True
+    return False
+
+
+def _lower(
+    program: Program,
+    arguments: tuple[Any, Any],
+    platforms: tuple[str, ...],
+    findings: Findings,
+    why: Callable[[], str],
+) -> jax.export.Exported:
+    def export(platforms: tuple[str, ...], targets: Sequence[str] = ()) -> jax.export.Exported:
+        checks = [jax.export.DisabledSafetyCheck.custom_call(target) for target in targets]
+        return jax.export.export(jax.jit(program), platforms=platforms, disabled_checks=checks)(*arguments)
+
+    def elsewhere() -> str:
+        """A platform that is alone in failing is told from a function that nowhere goes."""
+        for platform in platforms:
+            with contextlib.suppress(ExportRefused):
+                trace_or_refuse(lambda platform=platform: export((platform,)))
+                return "JP117"
+        return why()
+
+    try:
+        return trace_or_refuse(lambda: export(platforms), elsewhere)
+    except ExportRefused as error:
+        targets = unpromised_targets(error.__cause__)
+        if not targets:
+            raise
+    findings.add("JP102", f"the program calls {', '.join(targets)}, which JAX promises for no other release")
+    return trace_or_refuse(lambda: export(platforms, targets), elsewhere)
 
 
 def weight_specs(weights: Mapping[str, np.ndarray]) -> dict[str, jax.ShapeDtypeStruct]:
@@ -95,56 +153,6 @@ def no_source_locations() -> Iterator[None]:
         yield
     finally:
         jax.config.update("jax_traceback_in_locations_limit", before)
-
-
-def trace_or_refuse[T](step: Callable[[], T]) -> T:
-    """Runs a step of the tracing; whatever the function or JAX raises becomes one line."""
-    try:
-        return step()
-    except (BadSpec, ExportRefused):
-        raise
-    # The function is the caller's: it may raise anything, and JAX has no common error either.
-    except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = lines[0] if lines else type(error).__name__
-        where = _place_in_caller(error)
-        raise ExportRefused(
-            f"the function cannot be exported{where}: {type(error).__name__}: {reason}"
-        ) from error
-
-
-def _place_in_caller(error: BaseException) -> str:
-    """ " at model.py:12" for the last frame outside installed packages and this one, if there is any."""
-    place, step = "", error.__traceback__
-    while step is not None:
-        name = step.tb_frame.f_code.co_filename
-        if "site-packages" not in name and not name.startswith("<") and name != __file__:
-            place = f" at {name.rsplit('/', 1)[-1]}:{step.tb_lineno}"
-        step = step.tb_next
-    return place
-
-
-def refuse_callbacks(jaxpr: Any) -> None:
-    """ExportRefused where the program calls back into Python, which no other process has."""
-    for equation in _equations(jaxpr):
-        name = equation.primitive.name
-        if "callback" in name or name.startswith("debug_"):
-            hint = " (jax.debug.print or its like)" if name.startswith("debug_") else ""
-            raise ExportRefused(
-                f"the function uses {name}{hint}: a server has no Python source to call; remove it"
-            )
-
-
-def _equations(jaxpr: Any) -> Iterator[Any]:
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr):
-            if _is_jaxpr(value):
-                yield from _equations(getattr(value, "jaxpr", value))
-
-
-def _is_jaxpr(value: Any) -> bool:
-    return hasattr(getattr(value, "jaxpr", value), "eqns")
 
 
 def operations(exported: jax.export.Exported) -> Iterator[ir.Operation]:

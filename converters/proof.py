@@ -12,10 +12,12 @@ import jax
 import jax.export
 import numpy as np
 
-from converters.errors import ExportRefused, GoldenMismatch
+from converters.errors import BadSpec, GoldenMismatch
 from converters.golden import Golden, check_outputs, is_exact
+from converters.lint.rules import refusal
+from converters.lint.tracing import trace_or_refuse
 from converters.manifest import Tolerance
-from converters.program import Source, trace_or_refuse
+from converters.program import Source
 from converters.run import Run, compiled_runner, to_host
 from converters.spec import Example, whole_bytes
 
@@ -81,9 +83,7 @@ def compare(run: Run, golden: Golden, tolerances: Mapping[str, Tolerance]) -> fl
     try:
         return check_outputs(run(golden.inputs), golden.outputs, tolerances, what)
     except GoldenMismatch as error:
-        raise ExportRefused(
-            f"{error}; the function may branch on a size, which a symbol cannot do"
-        ) from error
+        raise refusal("JP106", str(error)) from error
 
 
 def check_rows(run: Run, golden: Golden, tolerances: Mapping[str, Tolerance]) -> None:
@@ -118,8 +118,7 @@ def _same_rows(
             got, want, tolerances, f"the rows of a batch depend on each other or on their place: {how}"
         )
     except GoldenMismatch as error:
-        cure = "a server puts the rows of many callers into one batch; compute each from its own inputs"
-        raise ExportRefused(f"{error}; {cure}") from error
+        raise refusal("JP107", str(error)) from error
 
 
 def _random_rows(rows: np.ndarray, count: int) -> np.ndarray:
@@ -182,21 +181,24 @@ def batch_outputs(
     shapes = {}
     for name in names:
         if jax.numpy.issubdtype(avals[name].dtype, jax.dtypes.extended):
-            raise ExportRefused(
-                f"output {name!r} is of {avals[name].dtype}, which no client can read; give its data"
-            )
-        whole_bytes(f"output {name!r}", np.dtype(avals[name].dtype))
+            raise refusal("JP111", f"output {name!r} is of {avals[name].dtype}, which no client can read")
+        try:
+            whole_bytes(f"output {name!r}", np.dtype(avals[name].dtype))
+        except BadSpec as error:
+            raise refusal("JP111", str(error)) from None
         shape = tuple(int(d) if isinstance(d, int) else str(d) for d in avals[name].shape)
         if not shape or shape[0] != symbol or symbol in map(str, shape[1:]):
-            raise ExportRefused(
-                f"output {name!r} has shape [{', '.join(map(str, shape))}]; its first dimension must be the batch "
-                f"{symbol!r} and no other may be, so that rows can be handed back to their callers"
+            raise refusal(
+                "JP109",
+                f"output {name!r} has shape [{', '.join(map(str, shape))}], and its first dimension must be the batch "
+                f"{symbol!r} and no other may be",
             )
         after = shape[2:] if sequence is not None and shape[1:2] == (sequence,) else shape[1:]
         if any(isinstance(size, str) for size in after):
-            raise ExportRefused(
-                f"output {name!r} has shape [{', '.join(map(str, shape))}]; sizes after the batch must be fixed, or "
-                f"the second {sequence or 'a declared sequence'!r} alone, so that what padding adds can be cut off"
+            raise refusal(
+                "JP110",
+                f"output {name!r} has shape [{', '.join(map(str, shape))}], and sizes after the batch must be fixed, or "
+                f"the second {sequence or 'a declared sequence'!r} alone",
             )
         shapes[name] = shape
     return shapes

@@ -11,8 +11,9 @@ import jax
 import jax.export
 import numpy as np
 
-from converters.errors import ExportRefused, GoldenMismatch
+from converters.errors import GoldenMismatch
 from converters.golden import Golden, check_outputs
+from converters.lint.rules import refusal
 from converters.manifest import SequenceSpec, Tolerance
 from converters.program import Source
 from converters.proof import (
@@ -119,11 +120,7 @@ def _same(got: Arrays, golden: Golden, tolerances: Mapping[str, Tolerance], how:
     try:
         return check_outputs(got, golden.outputs, tolerances, f"the answer changes with padding: {how}")
     except GoldenMismatch as error:
-        cure = (
-            "a server pads rows behind their end with the input's pad; mask what stands there, let no position look "
-            "behind its own, or fix the length and leave sequence= out"
-        )
-        raise ExportRefused(f"{error}; {cure}") from error
+        raise refusal("JP112", str(error)) from error
 
 
 def _row(example: Example, at: int) -> dict[str, np.ndarray]:

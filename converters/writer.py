@@ -3,7 +3,7 @@
 import hashlib
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -23,7 +23,10 @@ from converters.window import window_ends
 
 @dataclass(frozen=True)
 class Contents:
-    """All that a bundle is made of. formats: options of each further format by name. origin: the provenance."""
+    """All that a bundle is made of. formats: options of each further format by name. origin: the provenance.
+
+    allowed: what the rules found and were told to let through, the reason by code.
+    """
 
     model: str
     drafts: Sequence[Draft]
@@ -33,6 +36,7 @@ class Contents:
     usage: Mapping[str, str]
     origin: Mapping[str, Any]
     formats: Formats
+    allowed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def proven(self) -> ProvenBundle:
@@ -103,6 +107,7 @@ def _manifest(
         usage=dict(contents.usage),
         files=files,
         formats=formats,
+        allowed=dict(contents.allowed),
     )
 
 

@@ -87,37 +87,48 @@ def needs_a_number(params: Any, x: jax.Array) -> jax.Array:
     return x[: int(x.shape[0]) // 2 + 1]
 
 
+def compares_the_batch(params: Any, x: jax.Array) -> jax.Array:
+    return x if x.shape[0] > 8 else x + 1
+
+
+def gives_half_bytes(params: Any, x: jax.Array) -> jax.Array:
+    return x.astype("int4")
+
+
 def is_broken(params: Any, x: jax.Array) -> jax.Array:
     raise KeyError("no such layer")
 
 
 @pytest.mark.parametrize(
-    ("fn", "said"),
+    ("fn", "code", "said"),
     [
-        (branches_on_the_batch, "differs from the function at batch 1"),
-        (mean_over_the_batch, "rows of a batch depend on each other"),
-        (sorts_the_rows, "rows of a batch depend on each other"),
-        (sums_up_to_the_row, "rows of a batch depend on each other or on their place: row 1 alone"),
-        (counts_the_rows, "rows of a batch depend on each other or on their place: row 1 alone"),
-        (looks_at_the_row_before, "rows of a batch depend on each other or on their place"),
-        (takes_the_first_row_off, "rows of a batch depend on each other or on their place"),
-        (draws_for_the_whole_batch, "rows of a batch depend on each other or on their place"),
-        (divides_by_the_largest, "rows of a batch depend on each other or on their place"),
-        (gives_keys, "output 'logits' is of key<fry>"),
-        (loses_the_batch, r"output 'logits' has shape \[\]"),
-        (moves_the_batch, r"output 'logits' has shape \[4, b\]"),
-        (calls_back, "uses pure_callback"),
-        (prints, "jax.debug.print"),
-        (captures_an_array, r"holds a constant of 131072 bytes \(tensor<4x8192xf32>\)"),
-        (needs_a_number, r"cannot be exported at test_export\.py:\d+: InconclusiveDimensionOperation"),
-        (is_broken, r"cannot be exported at test_export\.py:\d+: KeyError: 'no such layer'"),
+        (branches_on_the_batch, "JP106", "differs from the function at batch 1"),
+        (mean_over_the_batch, "JP107", "rows of a batch depend on each other"),
+        (sorts_the_rows, "JP107", "rows of a batch depend on each other"),
+        (sums_up_to_the_row, "JP107", "rows of a batch depend on each other or on their place: row 1 alone"),
+        (counts_the_rows, "JP107", "rows of a batch depend on each other or on their place: row 1 alone"),
+        (looks_at_the_row_before, "JP107", "rows of a batch depend on each other or on their place"),
+        (takes_the_first_row_off, "JP107", "rows of a batch depend on each other or on their place"),
+        (draws_for_the_whole_batch, "JP113", r"draws random numbers \(random_bits\) from a key without an input"),
+        (divides_by_the_largest, "JP107", "rows of a batch depend on each other or on their place"),
+        (gives_keys, "JP111", "output 'logits' is of key<fry>"),
+        (gives_half_bytes, "JP111", "'logits': dtype int4 has less than a byte"),
+        (loses_the_batch, "JP109", r"output 'logits' has shape \[\]"),
+        (moves_the_batch, "JP109", r"output 'logits' has shape \[4, b\]"),
+        (calls_back, "JP101", "uses pure_callback"),
+        (prints, "JP101", "jax.debug.print"),
+        (captures_an_array, "JP103", r"holds a constant of 131072 bytes \(tensor<4x8192xf32>\)"),
+        (compares_the_batch, "JP104", r"cannot be exported at test_export\.py:\d+: InconclusiveDimensionOperation"),
+        (needs_a_number, "JP105", r"cannot be exported at test_export\.py:\d+: InconclusiveDimensionOperation"),
+        (is_broken, "JP120", r"cannot be exported at test_export\.py:\d+: KeyError: 'no such layer'"),
     ],
-)
+)  # fmt: skip
 def test_a_function_that_would_fail_later_is_refused_and_nothing_is_left(
-    fn, said: str, tmp_path: Path
+    fn, code: str, said: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ExportRefused, match=said) as refusal:
+    with pytest.raises(ExportRefused, match=f"^{code}: .*{said}") as refusal:
         export_iris(tmp_path / "m" / "1", fn)
+    assert refusal.value.code == code and refusal.value.exit_code == 3
     assert "\n" not in str(refusal.value)
     assert list(tmp_path.rglob("*")) == []
 
@@ -143,7 +154,6 @@ def test_a_function_that_would_fail_later_is_refused_and_nothing_is_left(
         ({"outputs": ()}, "at least one name"),
         ({"fn": lambda params, x: {"logits": {"a": x}}}, "'logits' is a dict; an array is needed"),
         ({"fn": lambda params, x: [[x]]}, "'logits' is a list; an array is needed"),
-        ({"fn": lambda params, x: x.astype("int4")}, "'logits': dtype int4 has less than a byte"),
         ({"platforms": ("cpu", "gpu")}, "some of cpu, cuda, rocm, tpu"),
         ({"params": {"w": "text"}}, "'w' is a str; an array is needed"),
         ({"params": {"w": 2.0}}, "'w' is the Python number 2.0; make it an array"),

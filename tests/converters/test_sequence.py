@@ -106,7 +106,8 @@ def turns_round(params: Any, tokens: jax.Array, scale: jax.Array) -> jax.Array:
 @pytest.mark.parametrize("fn", [takes_the_last, takes_the_mean, looks_ahead, turns_round])
 def test_a_function_that_sees_the_padding_is_refused(fn: Callable[..., Any], tmp_path: Path) -> None:
     with pytest.raises(
-        ExportRefused, match=r"padded from length 1 to 6: output 'y' is off by .* mask what stands there"
+        ExportRefused,
+        match=r"^JP112: .*padded from length 1 to 6: output 'y' is off by .* mask what stands there",
     ) as refused:
         export(tmp_path / "m" / "1", fn)
     assert "\n" not in str(refused.value)
@@ -123,10 +124,10 @@ def test_the_pad_that_is_declared_is_the_one_that_is_proven(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("fn", "message"),
     [
-        (lambda params, tokens, scale: tokens[:, 1:], r"shape \[b, t - 1\]; sizes after the batch must be fixed"),
-        (lambda params, tokens, scale: tokens[:, :, None] == tokens[:, None], r"shape \[b, t, t\]"),
-        (lambda params, tokens, scale: tokens if tokens.shape[1] > 3 else tokens + 1, "a number for 't', and no"),
-        (lambda params, tokens, scale: tokens * (1 if tokens.shape[1] == 1 else 2), "length 1: .* branch on a size"),
+        (lambda params, tokens, scale: tokens[:, 1:], r"^JP110: .*shape \[b, t - 1\], and sizes after the batch must be"),
+        (lambda params, tokens, scale: tokens[:, :, None] == tokens[:, None], r"^JP110: .*shape \[b, t, t\]"),
+        (lambda params, tokens, scale: tokens if tokens.shape[1] > 3 else tokens + 1, "^JP104: .*a number for 't', and no"),
+        (lambda params, tokens, scale: tokens * (1 if tokens.shape[1] == 1 else 2), "^JP106: .*length 1: "),
     ],
 )  # fmt: skip
 def test_a_length_that_cannot_be_a_symbol_is_refused(fn: Any, message: str, tmp_path: Path) -> None:
