@@ -20,6 +20,7 @@ from converters.lint.findings import Findings
 from converters.lint.jaxprs import lint_jaxpr
 from converters.lint.tracing import trace_or_refuse, unpromised_targets
 from converters.manifest import TensorInfo
+from converters.weights import is_array
 
 Arrays = Mapping[str, Any]
 WIDEST_BITS = 128  # complex128; MLIR's Python gives no width for complex numbers
@@ -38,9 +39,20 @@ def as_program(fn: Callable[..., Any], rebuild: Callable[[Arrays], Any], outputs
 
 
 def as_source(fn: Callable[..., Any], params: Any, outputs: Sequence[str]) -> Source:
-    """`fn` under plain jit on its own params: what the program is measured against."""
-    jitted = jax.jit(lambda tree, inputs: name_outputs(fn(tree, **inputs), outputs))
-    placed = jax.device_put(params)
+    """`fn` under plain jit on its own params: what the program is measured against.
+
+    The params never go by their names here: a name that is given to the wrong array shows.
+    """
+    leaves, treedef = jax.tree.flatten(params)
+    free = [at for at, leaf in enumerate(leaves) if is_array(leaf)]
+
+    def call(arrays: Sequence[Any], inputs: Arrays) -> dict[str, Any]:
+        filled = list(leaves)
+        for at, array in zip(free, arrays, strict=True):
+            filled[at] = array
+        return name_outputs(fn(jax.tree.unflatten(treedef, filled), **inputs), outputs)
+
+    jitted, placed = jax.jit(call), jax.device_put([leaves[at] for at in free])
     return lambda inputs: jitted(placed, dict(inputs))
 
 
