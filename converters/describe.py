@@ -37,6 +37,8 @@ def _lines(bundle: Bundle) -> Iterator[str]:
         size = sum(m.files[path].bytes for path in signature.programs.values())
         name = f" of {signature.name}" if len(m.signatures) > 1 else ""
         yield f"program      {_size(size)}{name}, sha256 {signature.program_sha256[:16]}…"
+    for code, reason in m.allowed.items():
+        yield f"allowed      {code}: {reason}"
     yield f"comes from   {_origin(m)}"
     yield f"written      {m.created_at} by jax {m.jax_version}, jaxlib {m.jaxlib_version}, StableHLO {m.stablehlo_version}"
     yield f"loads        {window(m)}"

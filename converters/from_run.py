@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ class RunExport:
     """Which checkpoint becomes which bundle. `step` is "latest", "best" or a number; `name` None takes the run's.
 
     dynamic_length: each request chooses the length of its sequences. skip_existing: a version that was made of the
-    same checkpoint, for the same platforms and lengths, by the same JAX, is as good as a new one.
+    same checkpoint, for the same platforms and lengths, by the same JAX, is as good as a new one. allow: as in export_bundle.
     """
 
     root: Path
@@ -46,6 +46,7 @@ class RunExport:
     wait: bool = False
     dynamic_length: bool = False
     skip_existing: bool = False
+    allow: Mapping[str, str] = field(default_factory=dict)
 
 
 def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple[Path, bool]:
@@ -93,12 +94,13 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple
             usage=signature.usage,
             provenance=provenance,
             sequence=sequence,
+            allow=settings.allow,
         )
 
     if not settings.skip_existing:
         return write(), True
     path, written = find_or_publish(
-        model_dir, lambda: _alike(model_dir, provenance, settings.platforms, sequence), write, say
+        model_dir, lambda: _alike(settings, model_dir, provenance, sequence), write, say
     )
     if not written:
         say(f"step {chosen.step} of run {settings.run} is exported already")
@@ -106,10 +108,10 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple
 
 
 def _alike(
-    model_dir: Path, provenance: Mapping[str, Any], platforms: Sequence[str], sequence: SequenceSpec | None
+    settings: RunExport, model_dir: Path, provenance: Mapping[str, Any], sequence: SequenceSpec | None
 ) -> Path | None:
     """The highest whole version that an export with these settings would only repeat."""
-    wanted = (set(platforms), jax.__version__, installed("jaxlib"), sequence)
+    wanted = (set(settings.platforms), jax.__version__, installed("jaxlib"), sequence)
     with storage_errors(model_dir):
         versions = list_versions(model_dir)
     for version in reversed(versions):
@@ -121,7 +123,8 @@ def _alike(
                 set(manifest.platforms), manifest.jax_version, manifest.jaxlib_version,
                 signature and signature.sequence,
             )  # fmt: skip
-            if has == wanted and provenance.items() <= manifest.provenance.items():
+            granted = manifest.allowed.items() <= settings.allow.items()
+            if has == wanted and granted and provenance.items() <= manifest.provenance.items():
                 return open_bundle(path).path
     return None
 

@@ -116,6 +116,8 @@ class Loader:
         shared = like if like is not None and like.swap_key == bundle.swap_key else None
         if shared is None:
             self._stored.expect(bundle.manifest)
+        for code, reason in bundle.manifest.allowed.items():
+            log.warning("allowed model=%s version=%d rule=%s reason=%r", model, bundle.version, code, reason)
         try:
             return self._loaded(model, bundle, shared)
         finally:

@@ -1,6 +1,6 @@
 """What the rules have found in one export, and what its caller allowed beforehand."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from converters.errors import BadSpec
 from converters.lint.rules import RULES, refusal
@@ -21,14 +21,22 @@ class Findings:
             raise refusal(code, what, cure)
         self.allowed[code] = self._allow[code]
 
-    def may(self, code: str) -> bool:
-        """Whether `code` was allowed, needed or not."""
-        return code in self._allow
-
     @property
     def unneeded(self) -> list[str]:
         """What was allowed and nothing needed."""
         return [code for code in self._allow if code not in self.allowed]
+
+
+def parse_allowed(flags: Sequence[str]) -> dict[str, str]:
+    """Reasons by code of flags as `JP103=the table is a fixed vocabulary`. Raises BadSpec, as check_allowed."""
+    allow: dict[str, str] = {}
+    for flag in flags:
+        code, _, reason = flag.partition("=")
+        if code in allow:
+            raise BadSpec(f"allow {code}: given twice; once is needed")
+        allow[code] = reason
+    check_allowed(allow)
+    return allow
 
 
 def check_allowed(allow: Mapping[str, str]) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from converters.errors import BadSpec
 from converters.export import PLATFORMS, parse_version_name
+from converters.lint import parse_allowed
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +27,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let each request choose the length of its sequences (default: the length that was trained)",
     )
+    flag(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="JP1xx=REASON",
+        help="let a rule of docs/lint.md find something, and record why that is right here; repeatable",
+    )
     flag("--platforms", default="cpu,cuda", help=f"some of {','.join(PLATFORMS)} (default: cpu,cuda)")
 
 
@@ -34,6 +42,7 @@ def check(options: argparse.Namespace) -> None:
     if options.step not in ("latest", "best") and not options.step.isdigit():
         raise BadSpec(f"--step {options.step!r}: latest, best or a step's number is needed")
     parse_version_name(options.version)
+    parse_allowed(options.allow)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -53,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
         wait=options.wait,
         dynamic_length=options.dynamic_length,
         skip_existing=options.skip_existing,
+        allow=parse_allowed(options.allow),
     )
     path, written = export_run(settings)
     manifest = read_manifest(path)
