@@ -4,7 +4,7 @@ Objects are dicts, as YAML and JSON have them: a field that the library's models
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,10 @@ import urllib3
 from kubernetes.client import ApiClient, ApiException
 from kubernetes.dynamic import DynamicClient
 
-from jaxport.cluster import refusals
+from jaxport.cluster import answered, refusals
 from jaxport.cluster.errors import NotThere, Unreachable
+from jaxport.cluster.shape import Object
 
-Object = dict[str, Any]
 FIELD_MANAGER = "jaxport"
 
 
@@ -45,12 +45,11 @@ class Api:
 
     def listing(self, path: str, **query: str) -> tuple[list[Object], str]:
         """The objects that there are, and the version from which to watch what changes."""
-        found = self._json("get", path, query)
-        items, meta = found.get("items"), found.get("metadata")
-        version = meta.get("resourceVersion") if isinstance(meta, dict) else None
-        if not isinstance(items, list) or not isinstance(version, str):
-            raise self._foreign(path, found)
-        return [self._object(path, each) for each in items], version
+        found = self._held(path, answered.LISTING, self._json("get", path, query))
+        # An API that is written in Go says null of a list without items.
+        return [self._object(path, each) for each in found.get("items", [])], found["metadata"][
+            "resourceVersion"
+        ]
 
     def text(self, path: str, **query: str) -> str:
         return self._data("get", path, query)[1].decode(errors="replace")
@@ -82,14 +81,12 @@ class Api:
             "timeoutSeconds": str(self.limits.watch),
         }
         for line in self.lines(path, asked, self.limits.watch + self.limits.read):
-            event = self._parsed(path, line)
-            kind, each = event.get("type"), event.get("object")
-            if not isinstance(each, dict):
-                raise self._foreign(path, line)
+            event = self._held(path, answered.EVENT, self._parsed(path, line))
+            kind, each = event["type"], event["object"]
             if kind == "ERROR":
                 raise refusals.of_status(each, f"watch {path}")
             if kind == "BOOKMARK":
-                yield kind, self._object(path, each, ())
+                yield kind, self._held(path, answered.BOOKMARK, each)
             elif kind in ("ADDED", "MODIFIED", "DELETED"):
                 yield kind, self._object(path, each)
             else:
@@ -143,31 +140,29 @@ class Api:
             found = self._json("get", base, {})
         except NotThere:
             return []
-        kinds = found.get("resources")
-        if not isinstance(kinds, list) or not all(
-            isinstance(each, dict) and {"name", "kind", "namespaced"} <= each.keys() for each in kinds
-        ):
-            raise self._foreign(base, found)
-        return kinds
+        return self._held(base, answered.KINDS, found)["resources"]
 
     def _json(self, method: str, path: str, query: Mapping[str, str], body: Object | None = None) -> Object:
         return self._parsed(path, self._data(method, path, query, body=body)[1])
 
     def _parsed(self, path: str, data: bytes | str) -> Object:
         try:
-            found = json.loads(data)
-        except (ValueError, RecursionError):
+            found = answered.parsed(data)
+        except ValueError:
             found = None
         if not isinstance(found, dict):
             raise self._foreign(path, data)
         return found
 
-    def _object(self, path: str, found: Any, fields: Sequence[str] = ("name", "uid")) -> Object:
-        """`found`, which has `metadata` with these fields."""
-        meta = found.get("metadata") if isinstance(found, dict) else None
-        if not isinstance(meta, dict) or not all(isinstance(meta.get(field), str) for field in fields):
-            raise self._foreign(path, found)
-        return found
+    def _object(self, path: str, found: Object) -> Object:
+        """`found`, as an object of this path has to be."""
+        return self._held(path, answered.shape_of(path), found)
+
+    def _held(self, path: str, shape: answered.Shape, found: Object) -> Object:
+        try:
+            return answered.held(shape, found)
+        except answered.NotAsAgreed as error:
+            raise self._foreign(path, found, f" ({error})") from None
 
     def _require_text(self, path: str, response: Any) -> None:
         """A log is plain text, a watch JSON; a page comes from somebody else."""
@@ -175,11 +170,11 @@ class Api:
         if kind not in ("text/plain", "application/json"):
             raise self._foreign(path, f"a document of the type {kind}")
 
-    def _foreign(self, path: str, found: Any) -> Unreachable:
+    def _foreign(self, path: str, found: Any, why: str = "") -> Unreachable:
         """Something on the way has answered, or the answer was cut: asked again, it may be another."""
         said = found.decode(errors="replace") if isinstance(found, bytes) else str(found)
         return Unreachable(
-            f"{self.host}{path}: the answer is no object of Kubernetes but {said[:60]!r}; "
+            f"{self.host}{path}: the answer is no object of Kubernetes but {said[:60]!r}{why}; "
             "is it a Kubernetes API, and does nothing on the way (a proxy, a login page) answer in its place?"
         )
 

@@ -44,12 +44,14 @@ def apply(
     if not replace:
         for each, path in zip(objects, paths, strict=True):
             _require_same(each, found.get(path))
+    # The namespace of the stages, or of whatever there is.
+    own = namespace_of(next(filter(is_job, objects), objects[0]))
     done: list[Applied] = []
     for each, path in zip(objects, paths, strict=True):
         if is_job(each):
             made = _job(api, path, each, found[path], replace, say)
         else:
-            made = _other(api, path, each, force, say)
+            made = _other(api, path, each, force, say, f"/namespaces/{own}/" in path)
         say(f"{named(each)} {made.what}")
         done.append(made)
     return done
@@ -131,7 +133,10 @@ def await_gone(api: Api, job: Object, say: Callable[[str], None]) -> None:
         pause = min(2 * pause, LAST_LOOK)
 
 
-def _other(api: Api, path: str, wanted: Object, force: bool, say: Callable[[str], None]) -> Applied:
+def _other(
+    api: Api, path: str, wanted: Object, force: bool, say: Callable[[str], None], own: bool
+) -> Applied:
+    """own: of the stages' namespace."""
     try:
         return Applied(wanted, "created" if api.apply(path, wanted, force) else "applied")
     except Taken as error:
@@ -139,8 +144,8 @@ def _other(api: Api, path: str, wanted: Object, force: bool, say: Callable[[str]
             f"{named(wanted)}: {error}; take the field out of the manifests, or --force-conflicts takes it over"
         ) from error
     except Forbidden as error:
-        # Whoever works in a namespace seldom may make one. Where it is missing, the next object says so.
-        if wanted["kind"] != "Namespace":
+        # Whoever works in a namespace may seldom make one, or what is of the whole cluster.
+        if own:
             raise
-        say(f"{named(wanted)}: taken to be there: {error}")
+        say(f"{named(wanted)}: taken to be there, for an administrator applies it: {error}")
         return Applied(wanted, "left alone")

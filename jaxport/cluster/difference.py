@@ -30,7 +30,7 @@ def differences(there: Object, wanted: Object) -> list[str]:
     """One line for each place where the spec differs: where, what it is there, what is wanted."""
     try:
         before = json.loads(there["metadata"]["annotations"][RECORD])["spec"]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         return list(_differences("spec", there["spec"], wanted["spec"], whole=False))
     return list(_differences("spec", before, wanted["spec"], whole=True))
 
@@ -63,7 +63,7 @@ def _equal(before: Any, now: Any) -> bool:
         return True
     try:
         return parse_quantity(before) == parse_quantity(now)  # 1 and "1", 1024Mi and 1Gi
-    except ValueError:
+    except (ValueError, ArithmeticError):
         return False
 
 

@@ -61,14 +61,12 @@ class FollowedJob:
     said: set[str] = field(default_factory=set)
     verdict: outcome.Verdict | None = None
     done: bool = False
+    stage: str = field(init=False)
+    container: str = field(init=False)
 
-    @property
-    def stage(self) -> str:
-        return stage_of(self.each)
-
-    @property
-    def container(self) -> str:
-        return container_of(self.each)["name"]
+    def __post_init__(self) -> None:
+        # Labels may be changed while it runs; what it is may not.
+        self.stage, self.container = stage_of(self.each), container_of(self.each)["name"]
 
     @property
     def several(self) -> bool:

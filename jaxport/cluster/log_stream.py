@@ -64,7 +64,10 @@ class Position:
 
 
 def _time(stamp: str) -> datetime.datetime:
+    """Raises ValueError: no time, or none of a log."""
     at = datetime.datetime.fromisoformat(stamp)
+    if not 1970 < at.year < 9000:
+        raise ValueError(stamp)
     return at if at.tzinfo else at.replace(tzinfo=datetime.UTC)
 
 

@@ -5,12 +5,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 # step  40/300  train_loss 2.6100  val_loss 2.7000  lr 1.00e-03  12,345 tokens/s
-_INTERVAL = re.compile(r"step +(\d+)/(\d+)  (.*)")
-_METRIC = re.compile(r"\b((?:val|train)_\w+) (-?[\d.]+(?:e[-+]?\d+)?|nan|inf)\b")
+_STEPS = r"(\d{1,18})"
+_NUMBER = r"(-?\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|-?inf)"
+_INTERVAL = re.compile(rf"step +{_STEPS}/{_STEPS}  (.*)")
+_METRIC = re.compile(rf"\b((?:val|train)_\w+) {_NUMBER}(?!\S)")
 # work/runs/tiny: finished, 300 of 300 steps; preempted: saved step 40 of 300; ...
-_OF = re.compile(r"(?:finished, |saved step )(\d+) of (\d+)\b")
+_OF = re.compile(rf"(?:finished, |saved step ){_STEPS} of {_STEPS}\b")
 # done: bits_per_byte 2.938 (...) after 300 steps
-_DONE = re.compile(r"done: (\w+) (-?[\d.]+) .*?after (\d+) steps")
+_DONE = re.compile(rf"done: (\w+) {_NUMBER} .*?after {_STEPS} steps")
 
 
 @dataclass(frozen=True)

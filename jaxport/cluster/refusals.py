@@ -1,12 +1,12 @@
 """What a failed request means: one line for a person, of the class that says what can be done about it."""
 
-import json
 import re
 from typing import Any
 
 import urllib3
 from kubernetes.client import ApiException
 
+from jaxport.cluster.answered import parsed
 from jaxport.cluster.errors import (
     ClientError,
     Expired,
@@ -93,7 +93,7 @@ def _not_there(message: str, what: str) -> NotThere:
 def _status(error: ApiException) -> dict[str, Any]:
     """The Status that came with an error; a proxy on the way answers in its own words."""
     try:
-        found = json.loads(error.body or "")
+        found = parsed(error.body or "")
         if isinstance(found, dict) and "message" in found:
             return found | {"code": error.status}
     except (ValueError, TypeError):

@@ -7,9 +7,9 @@ import json
 import re
 from typing import Any
 
-from jaxport.cluster.api import Object
 from jaxport.cluster.errors import UsageError
 
+Object = dict[str, Any]
 # Their pods are looked into.
 WORKLOADS = (
     ("batch/v1", "Job"),
@@ -23,7 +23,7 @@ NAMESPACE_NEEDED = "at most 63 lower-case letters, digits and -, beginning and e
 _VERSION = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?v[a-z0-9]+")
 _KIND = re.compile(r"[A-Za-z0-9]+")
 # What can be a part of a path: some kinds allow more than letters, digits, - and dots, none allows less.
-_NAME = re.compile(r"(?!\.\.?$)[^/%\s]{1,253}")
+NAME = re.compile(r"(?!\.\.?$)[^/%\s]{1,253}")
 
 
 def objects_of(where: str, document: Any) -> list[Object]:
@@ -69,7 +69,7 @@ def _require_object(where: str, document: Any) -> None:
     for field, value, pattern, needed in (
         ("apiVersion", document["apiVersion"], _VERSION, "VERSION or GROUP/VERSION"),
         ("kind", document["kind"], _KIND, "letters and digits"),
-        ("metadata.name", document["metadata"]["name"], _NAME, "a name, without /, % and spaces"),
+        ("metadata.name", document["metadata"]["name"], NAME, "a name, without /, % and spaces"),
     ):
         _require(pattern.fullmatch(value) is not None, where, field, value, needed)
 
