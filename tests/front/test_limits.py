@@ -1,6 +1,7 @@
 """Deadlines, connection age, and what clients that behave badly may do to others: nothing."""
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -197,6 +198,10 @@ def test_connections_beyond_the_cap_are_closed_and_the_others_served(new_proxy: 
             client.read()
         with RawClient(envoy.grpc) as fourth:
             assert not fourth.read(2)
+        series = envoy.probe("/metrics")[1]
+        assert re.search(
+            r"envoy_listener_downstream_global_cx_overflow\{[^}]*_0\"\} 1$", series, re.MULTILINE
+        )
         for client in first:
             stream = client.begin(PREDICT)
             client.send(stream, ONE, end=True)

@@ -14,6 +14,7 @@ from jaxport.message_size import DEFAULT_BYTES
 from jaxport.wire import open_inference_pb2 as oip
 from tests.front.proxy import Proxy
 from tests.http2 import RawClient, message
+from tests.monitoring.known import OF_ENVOY
 from tests.server_process import SERVICE, ServerProcess, connect, outputs_of, predict_call, request
 
 OK, UNIMPLEMENTED, EXHAUSTED, INVALID = 0, 12, 8, 3
@@ -256,8 +257,13 @@ def test_the_server_describes_itself(channel: grpc.Channel) -> None:
 
 def test_the_probe_and_the_series_of_the_proxy(proxy: Proxy) -> None:
     assert proxy.probe() == (200, "ok\n")
+    health_pb2_grpc.HealthStub(proxy.channel()).Check(health_pb2.HealthCheckRequest(), timeout=10)
     status, series = proxy.probe("/metrics")
     assert status == 200 and re.search(r"envoy_http_downstream_rq_total\{[^}]*grpc[^}]*\} [1-9]", series)
+    # Those that alerts and dashboards ask for.
+    for name, labels in OF_ENVOY.items():
+        recorded = re.search(rf"^{name}\{{([^}}]*)\}} \d", series, re.MULTILINE)
+        assert recorded and set(re.findall(r'(\w+)="', recorded[1])) == labels, name
     assert proxy.probe("/stats")[0] == proxy.probe("/quitquitquit")[0] == 404
 
 

@@ -1,6 +1,7 @@
 """TLS and certificates of clients, from files that change as kubelet changes those of a Secret."""
 
 import contextlib
+import re
 import shutil
 import socket
 import ssl
@@ -108,6 +109,12 @@ def test_tls_is_spoken_and_cleartext_is_not(tls: Proxy, ours: Authority, other: 
     assert not served(channel_to(tls, other))
     assert not served(connect(tls.grpc))
     assert tls.probe()[0] == 200  # kubelet speaks no TLS
+
+
+def test_the_days_that_a_certificate_has_left_are_a_series(tls: Proxy) -> None:
+    """Its own lasts for a day. What the alert asks; without a certificate Envoy says 2 to the 32nd."""
+    series = tls.probe("/metrics")[1]
+    assert re.search(r"^envoy_server_days_until_first_cert_expiring\{\} [01]$", series, re.MULTILINE)
 
 
 def test_the_oldest_tls_is_1_2(tls: Proxy, ours: Authority) -> None:

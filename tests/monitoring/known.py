@@ -21,25 +21,45 @@ from train_job.exporter import Exporter
 SCRAPED = {"namespace", "pod", "container", "instance", "job"}
 SUFFIXES = {"histogram": {"_bucket": {"le"}, "_sum": set(), "_count": set()}, "counter": {"_total": set()}}
 OF_PROMETHEUS = {"up": SCRAPED}
+# Of Envoy 1.40 on its port 8502. A test of the front holds them to what Envoy answers with the configuration of deploy/.
+OF_ENVOY: dict[str, set[str]] = {
+    "envoy_cluster_upstream_cx_connect_fail": {"envoy_cluster_name"},
+    "envoy_http_downstream_rq_total": {"envoy_http_conn_manager_prefix"},
+    "envoy_http_downstream_cx_active": {"envoy_http_conn_manager_prefix"},
+    "envoy_listener_downstream_global_cx_overflow": {"envoy_listener_address"},
+    "envoy_listener_downstream_cx_overload_reject": {"envoy_listener_address"},
+    "envoy_overload_envoy_overload_actions_reset_high_memory_stream_active": set(),
+    "envoy_overload_envoy_overload_actions_stop_accepting_requests_active": set(),
+    "envoy_overload_envoy_resource_monitors_fixed_heap_pressure": set(),
+    "envoy_server_days_until_first_cert_expiring": set(),
+}
+VALUES_OF_ENVOY = {"envoy_cluster_name": {"model"}, "envoy_http_conn_manager_prefix": {"grpc"}}
 # kube-state-metrics 2.x, docs/metrics/workload in its repository.
 OF_KUBERNETES = {
     "kube_job_failed": {"namespace", "job_name", "condition"},
     "kube_pod_status_phase": {"namespace", "pod", "phase", "uid"},
-    "kube_pod_container_resource_limits": {
-        "namespace",
-        "pod",
-        "container",
-        "node",
-        "resource",
-        "unit",
-        "uid",
-    },
 }
 VALUES_OF_KUBERNETES = {
     "condition": {"true", "false", "unknown"},
     "phase": {"Pending", "Running", "Succeeded", "Failed", "Unknown"},
-    "resource": {"cpu", "memory"},
-    "container": {"serve", "envoy"},
+}
+# What Google's managed kube-state-metrics has of pods, Deployments and autoscalers, with the components that
+# terraform/cluster.tf turns on: "Collect and view kube state metrics" in the documentation of GKE. Its series carry the
+# namespace of what they are about. There are none of Jobs.
+OF_GOOGLE = {
+    "kube_pod_container_status_ready",
+    "kube_pod_container_status_waiting_reason",
+    "kube_pod_status_phase",
+    "kube_pod_status_unschedulable",
+    "kube_deployment_spec_replicas",
+    "kube_deployment_status_replicas_available",
+    "kube_deployment_status_replicas_updated",
+    "kube_horizontalpodautoscaler_spec_max_replicas",
+    "kube_horizontalpodautoscaler_spec_min_replicas",
+    "kube_horizontalpodautoscaler_spec_target_metric",
+    "kube_horizontalpodautoscaler_status_condition",
+    "kube_horizontalpodautoscaler_status_current_replicas",
+    "kube_horizontalpodautoscaler_status_desired_replicas",
 }
 
 
@@ -55,9 +75,10 @@ class Known:
 def known() -> Known:
     """What an expression may ask for."""
     labels: dict[str, Collection[str]] = {**OF_PROMETHEUS, **OF_KUBERNETES}
-    for name, own in (*_of_server(), *_of_training()):
+    for name, own in (*_of_server(), *_of_training(), *OF_ENVOY.items()):
         labels[name] = own | SCRAPED
     values = {(name, label): some for label, some in VALUES_OF_KUBERNETES.items() for name in OF_KUBERNETES}
+    values |= {(name, label): some for label, some in VALUES_OF_ENVOY.items() for name in OF_ENVOY}
     values |= {
         ("jaxport_request_seconds_count", "status"): {code.name for code in Code},
         ("jaxport_version_state", "state"): {
@@ -71,6 +92,24 @@ def known() -> Known:
         ("jaxport_device_memory_bytes", "kind"): set(KINDS),
     }
     return Known(labels, values)
+
+
+@cache
+def set_ups() -> Mapping[str, Collection[str]]:
+    """The columns of the table in docs/monitoring.md: set-up -> the series that a Prometheus has there.
+
+    Plain is one that reads servers and runs by itself, without Kubernetes and so without Envoy.
+    """
+    plain = {*OF_PROMETHEUS, *(name for name, _ in (*_of_server(), *_of_training()))}
+    scraped = plain | OF_ENVOY.keys()
+    return {"operator": scraped | OF_KUBERNETES.keys(), "GKE": scraped | OF_GOOGLE, "plain": plain}
+
+
+def works_in(expression: str) -> set[str]:
+    """The set-ups that have every series an expression needs: all but those it only takes away by `unless`."""
+    wanted = asked(expression)
+    needed = {selector.name for selector in wanted.selectors if not selector.taken_away}
+    return {name for name, there in set_ups().items() if needed <= set(there)}
 
 
 def problems(expression: str) -> list[str]:

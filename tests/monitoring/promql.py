@@ -26,10 +26,11 @@ class NotUnderstood(Exception):
 
 @dataclass(frozen=True)
 class Selector:
-    """name{label op "value"}: label -> [(op, value)]."""
+    """name{label op "value"}: label -> [(op, value)]. taken_away: it stands on the right of `unless`, so may be missing."""
 
     name: str
     matchers: Mapping[str, list[tuple[str, str]]]
+    taken_away: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,16 @@ def asked(expression: str) -> Asked:
     selectors: list[Selector] = []
     grouped: set[str] = set()
     by: set[str] | None = None
+    depth, unless = 0, None  # unless: the depth of the one whose right side this is
     while reader.at < len(reader.tokens):
         kind, text = reader.take()
         if text == "{":
             raise NotUnderstood("a selector without a name")
+        depth += (text == "(") - (text == ")")
+        if unless is not None and (depth < unless or (depth == unless and text in ("and", "or"))):
+            unless = None
+        if text == "unless" and unless is None:
+            unless = depth
         if kind != "name" or text in WORDS:
             continue
         if text in GROUPING:
@@ -79,7 +86,7 @@ def asked(expression: str) -> Asked:
             if text == "by":
                 by = labels if by is None else by | labels
         elif reader.peek() not in ("(", *GROUPING):
-            selectors.append(Selector(text, _matchers(reader)))
+            selectors.append(Selector(text, _matchers(reader), unless is not None))
     if not selectors:
         raise NotUnderstood(f"no series in {expression!r}")
     return Asked(selectors, grouped, by)

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.deploy.objects import ROOT, of_kind, outputs
-from tests.monitoring.known import SCRAPED, known
+from tests.monitoring.known import SCRAPED, known, set_ups, works_in
 from tests.monitoring.promql import asked
 from tests.monitoring.source import FOLDER, Alert, alerts, groups
 
@@ -50,6 +50,38 @@ def test_a_summary_names_labels_that_the_result_has(alert: Alert) -> None:
     if has is None:
         has = {*known().labels[wanted.selectors[0].name], *SCRAPED}
     assert set(re.findall(r"\$labels\.(\w+)", alert.annotations["summary"])) <= set(has)
+
+
+def table() -> list[list[str]]:
+    """The cells of the table of alerts in docs/monitoring.md, its head first."""
+    rows = re.search(r"^(\| alert \| .*\n)\|[-|]+\n((?:\|.*\n)+)", RUNBOOK.read_text(), re.MULTILINE)
+    assert rows is not None
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in (rows[1] + rows[2]).splitlines()]
+
+
+def test_the_table_says_where_each_alert_can_fire() -> None:
+    head, *rows = table()
+    assert head == ["alert", "severity", *set_ups()]
+    assert rows == [
+        [
+            f"[{alert.name}](#{alert.name.lower()})",
+            alert.labels["severity"],
+            *("yes" if each in works_in(alert.expression) else "no" for each in set_ups()),
+        ]
+        for alert in alerts()
+    ]
+
+
+def test_an_outage_a_failed_job_and_a_full_memory_are_told_of_on_google_too() -> None:
+    """There are alerts that need what Google's collectors lack; for each there is another."""
+    there = {alert.name for alert in alerts() if "GKE" in works_in(alert.expression)}
+    assert {
+        "JaxportNoServer",
+        "JaxportJobPodsFailed",
+        "JaxportHostMemoryNearlyFull",
+        "JaxportPodPending",
+    } <= there
+    assert {alert.name for alert in alerts()} - there == {"JaxportJobFailed"}
 
 
 def test_names_of_alerts_are_unique() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.objects import of_kind, outputs
-from tests.monitoring.known import SCRAPED, known, problems
+from tests.monitoring.known import SCRAPED, known, problems, works_in
 from tests.monitoring.promql import NotUnderstood, asked
 from tests.monitoring.source import DASHBOARDS, Alert, Query, alerts, queries
 
@@ -61,6 +61,20 @@ def test_an_expression_is_read_to_its_end() -> None:
     assert [selector.name for selector in found.selectors] == ["a_total", "c:d_e", "f"]
     assert found.selectors[0].matchers == {"x": [("=", "1")], "y": [("!~", "2|3")]}
     assert (found.by, found.grouped) == ({"namespace", "model"}, {"namespace", "model", "z"})
+
+
+def test_what_unless_takes_away_is_told_from_what_is_needed() -> None:
+    found = asked("a unless (b or c) and d or (e unless on (x) max by (x) (f) == 1) + g unless h offset 5m")
+    assert {selector.name for selector in found.selectors if selector.taken_away} == {"b", "c", "f", "h"}
+
+
+def test_a_set_up_lacks_what_its_collectors_do_not_have() -> None:
+    """Google's kube-state-metrics has nothing of Jobs, and without Kubernetes there is no Envoy."""
+    assert works_in("up == 0") == {"operator", "GKE", "plain"}
+    assert works_in("kube_job_failed > 0") == {"operator"}
+    assert works_in("kube_pod_status_phase unless kube_job_failed") == {"operator", "GKE"}
+    assert works_in("envoy_http_downstream_rq_total / jaxport_ready") == {"operator", "GKE"}
+    assert works_in("jaxport_no_such_series") == set()
 
 
 def test_the_names_of_scrape_jobs_are_those_of_the_objects_that_make_them() -> None:

@@ -43,6 +43,15 @@ def state(pod: str, which: str, version: str = "1") -> str:
     return "jaxport_version_state" + on(pod, model="mlp", version=version, state=which)
 
 
+def proxy(name: str, pod: str = "a", **labels: str) -> str:
+    """A series of the Envoy in a server's pod."""
+    return "envoy_" + name + on(pod, container="envoy", instance=f"{pod}:8502", **labels)
+
+
+def phase(pod: str, which: str) -> str:
+    return f'kube_pod_status_phase{{namespace="jaxport",pod="{pod}",phase="{which}",uid="1"}}'
+
+
 def requests(status: str, model: str = "mlp") -> str:
     labels = {"model": model, "version": "1", "protocol": "jaxport.v1", "status": status}
     return "jaxport_request_seconds_count" + on("a", **labels)
@@ -54,26 +63,37 @@ MLP = {"namespace": "jaxport", "model": "mlp"}
 
 SERVING = (
     Case(
-        "the last server that serves goes",
-        {state("a", "SERVING"): "1x19 stale", state("b", "SERVING"): "1x29 stale", state("b", "FAILED"): "_x30 1x100"},
+        "the last server that is ready goes; another one serves a model, and --ready all keeps it from being asked",
+        {
+            "jaxport_ready" + on("a"): "1x19 stale", "jaxport_ready" + on("b"): "1x29 stale", "jaxport_ready" + on("c"): "_x25 0x100",
+            state("c", "SERVING"): "_x25 1x100", state("c", "FAILED", "2"): "_x25 1x100",
+        },
         (
-            ("14m", "JaxportNoServer", ()),  # b serves until 14m30s
+            ("14m", "JaxportNoServer", ()),  # b is ready until 14m30s
             ("16m30s", "JaxportNoServer", ()),
-            ("17m30s", "JaxportNoServer", (Fires({"namespace": "jaxport"}, "No server in jaxport serves any model, and within a day one did"),)),
+            ("17m30s", "JaxportNoServer", (Fires({"namespace": "jaxport"}, "No server in jaxport is Ready, so no request is answered"),)),
+            ("60m", "JaxportNoServer", (Fires({"namespace": "jaxport"}, "No server in jaxport is Ready, so no request is answered"),)),
         ),
     ),
     Case(
         "nothing was ever served: the first training is under way",
-        {"jaxport_compiles_total" + on("a"): "0x200", "up" + on("a"): "1x200"},
+        {"jaxport_ready" + on("a"): "0x200", "up" + on("a"): "1x200"},
         (("1h", "JaxportNoServer", ()), ("1h", "JaxportServerNotReady", ()), ("1h", "JaxportScrapeFailing", ())),
     ),
     Case(
-        "one of two servers compiles, and compiles",
-        {state("a", "SERVING"): "1x100", state("b", "LOADING"): "1x100"},
+        "one of two servers compiles, and compiles, and a third finds no models",
+        {
+            "jaxport_ready" + on("a"): "1x100", "jaxport_ready" + on("b"): "0x100", "jaxport_ready" + on("c"): "_x20 0x100",
+            state("a", "SERVING"): "1x100", state("b", "LOADING"): "1x100",
+        },
         (
             ("14m", "JaxportServerNotReady", ()),
-            ("16m", "JaxportServerNotReady", (Fires({**TARGET, "pod": "b", "instance": "b:8501"}, "b has found models and serves none of them"),)),
-            ("16m", "JaxportNoServer", ()),
+            ("16m", "JaxportServerNotReady", (Fires({**TARGET, "pod": "b", "instance": "b:8501"}, "b is not Ready, and there are models to serve"),)),
+            ("26m", "JaxportServerNotReady", (
+                Fires({**TARGET, "pod": "b", "instance": "b:8501"}, "b is not Ready, and there are models to serve"),
+                Fires({**TARGET, "pod": "c", "instance": "c:8501"}, "c is not Ready, and there are models to serve"),
+            )),
+            ("26m", "JaxportNoServer", ()),
         ),
     ),
     Case(
@@ -218,6 +238,18 @@ SERVING = (
         ),
     ),
     Case(
+        "a server near its own limit, one that is not, and a process that is no server",
+        {
+            "process_resident_memory_bytes" + on("a"): "95x60", "jaxport_memory_limit_bytes" + on("a"): "100x60",
+            "process_resident_memory_bytes" + on("b"): "85x60", "jaxport_memory_limit_bytes" + on("b"): "100x60",
+            "process_resident_memory_bytes" + on("c", "another"): "95x60",
+        },
+        (
+            ("9m", "JaxportHostMemoryNearlyFull", ()),
+            ("15m", "JaxportHostMemoryNearlyFull", (Fires(WHOLE, "The server of a takes 95% of the memory it may have before it is killed"),)),
+        ),
+    ),
+    Case(
         "a disk that takes no lines",
         {
             "jaxport_access_log_lost_total" + on("a"): "0x10 0+5x10 50x100", "jaxport_traces_lost_total" + on("a"): "0x120",
@@ -227,6 +259,45 @@ SERVING = (
             ("4m", "JaxportRecordsLost", ()),
             ("10m", "JaxportRecordsLost", (Fires(WHOLE, "a loses lines of its access log, or traces"),)),
             ("50m", "JaxportRecordsLost", ()),
+        ),
+    ),
+)  # fmt: skip
+
+PROXY = (
+    Case(
+        "a proxy whose server is away for 2 of 100 requests, and one that reaches its own",
+        {
+            proxy("cluster_upstream_cx_connect_fail", "a", envoy_cluster_name="model"): "0+2x100",
+            proxy("cluster_upstream_cx_connect_fail", "b", envoy_cluster_name="model"): "5x100",
+            proxy("http_downstream_rq_total", "a", envoy_http_conn_manager_prefix="grpc"): "0+100x100",
+            proxy("http_downstream_rq_total", "b", envoy_http_conn_manager_prefix="grpc"): "0+100x100",
+        },
+        (
+            ("4m", "JaxportProxyUnconnected", ()),
+            ("15m", "JaxportProxyUnconnected", (Fires({"namespace": "jaxport", "pod": "a"}, "Envoy in a does not reach its server with 2% of the requests"),)),
+        ),
+    ),
+    Case(
+        "a proxy without memory and connections, and one that has both",
+        {
+            **{proxy(f"overload_envoy_overload_actions_{which}_active", pod): f"{value}x60"
+               for pod, which, value in (("a", "reset_high_memory_stream", 1), ("a", "stop_accepting_requests", 0), ("b", "reset_high_memory_stream", 0), ("b", "stop_accepting_requests", 0))},
+            **{proxy(f"listener_downstream_{which}", pod, envoy_listener_address="0.0.0.0_8500"): values
+               for pod, which, values in (("a", "global_cx_overflow", "0x10 3x50"), ("a", "cx_overload_reject", "0x60"), ("b", "global_cx_overflow", "7x60"), ("b", "cx_overload_reject", "0x60"))},
+        },
+        (
+            ("1m", "JaxportProxyMemoryFull", ()),
+            ("3m", "JaxportProxyMemoryFull", (Fires({"namespace": "jaxport", "job": "jaxport-metrics", "pod": "a", "instance": "a:8502", "container": "envoy"}, "Envoy in a has little memory left, and ends requests for it"),)),
+            ("5m", "JaxportProxyConnectionsRefused", ()),
+            ("6m", "JaxportProxyConnectionsRefused", (Fires({"namespace": "jaxport", "pod": "a"}, "Envoy in a refuses connections, as it has as many as it may"),)),
+        ),
+    ),
+    Case(
+        "a certificate that nobody renews",
+        {proxy("server_days_until_first_cert_expiring", "a"): "14x10 13x10", proxy("server_days_until_first_cert_expiring", "b"): "4294967295x20"},
+        (
+            ("5m", "JaxportCertificateEnding", ()),
+            ("6m", "JaxportCertificateEnding", (Fires({"namespace": "jaxport"}, "In 13 days a certificate of the servers in jaxport expires"),)),
         ),
     ),
 )  # fmt: skip
@@ -245,7 +316,7 @@ BUNDLES = (
             ("26h", "JaxportBundleWindowEnding", (Fires({**MLP, "version": "1"}, "In 29d 23h 0m 0s a new JAX may refuse version 1 of model 'mlp'"),)),
             ("744h", "JaxportBundleWindowEnded", ()),
             ("746h", "JaxportBundleWindowEnding", ()),
-            ("746h", "JaxportBundleWindowEnded", (Fires({**MLP, "version": "1"}, "Version 1 of model 'mlp' is older than the JAX of today promises to load; keep the image until it is refreshed"),)),
+            ("746h", "JaxportBundleWindowEnded", (Fires({**MLP, "version": "1"}, "Before the next image - JAX of today need not load version 1 of model 'mlp'; this image goes on serving it"),)),
         ),
         every="1h",
     ),
@@ -330,18 +401,18 @@ CLUSTER = (
         ),
     ),
     Case(
-        "a server near its limit, one that is not, and Envoy, which has a limit of its own",
+        "a Job whose pods failed, where Jobs have no series; one that is tried again, and one that succeeded",
         {
-            "process_resident_memory_bytes" + on("a"): "95x60", "jaxport_compiles_total" + on("a"): "40x60",
-            "process_resident_memory_bytes" + on("b"): "85x60", "jaxport_compiles_total" + on("b"): "40x60",
-            **{f'kube_pod_container_resource_limits{{namespace="jaxport",pod="{pod}",container="{of}",resource="{what}",unit="byte",node="n",uid="1"}}': f"{size}x60"
-               for pod in "ab" for of, what, size in (("serve", "memory", 100), ("envoy", "memory", 10), ("serve", "cpu", 8))},
+            phase("jaxport-train-0-a", "Failed"): "0x9 1x100", phase("jaxport-train-0-a", "Running"): "1x9 0x100",
+            phase("jaxport-export-a", "Failed"): "1x100", phase("jaxport-export-b", "Pending"): "1x100",
+            phase("jaxport-warm-a", "Failed"): "1x100", phase("jaxport-warm-b", "Succeeded"): "1x100",
+            phase("jaxport-serve-a", "Failed"): "1x100",
         },
         (
-            ("9m", "JaxportHostMemoryNearlyFull", ()),
-            ("15m", "JaxportHostMemoryNearlyFull", (Fires({"namespace": "jaxport", "pod": "a"}, "The server of a takes 95% of the memory it may have before it is killed"),)),
+            ("19m", "JaxportJobPodsFailed", ()),
+            ("21m", "JaxportJobPodsFailed", (Fires({"namespace": "jaxport", "job_name": "jaxport-train"}, "A pod of Job jaxport-train failed, and no other was made within a quarter of an hour"),)),
         ),
     ),
 )  # fmt: skip
 
-CASES = (*SERVING, *BUNDLES, *TRAINING, *CLUSTER)
+CASES = (*SERVING, *PROXY, *BUNDLES, *TRAINING, *CLUSTER)
