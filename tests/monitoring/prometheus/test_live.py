@@ -23,8 +23,15 @@ from tests.serve_grpc.test_updates import reseal
 from tests.server_process import ServerProcess, eventually
 from train_job.exporter import Exporter, listening
 
-# On a CPU there is no account of device memory, and nothing has gone wrong with a policy.
-EMPTY = {"Device memory", "Policies and labels that could not be followed", "Labels"}
+# Before that server there is no Envoy.
+OF_PROXY = {
+    "Connections",
+    "Memory of the proxy",
+    "Refused and not reached",
+    "Days that a certificate has left",
+}
+# On a CPU there is no account of device memory, and nothing has a label.
+EMPTY = {"Device memory", *OF_PROXY, "Labels"}
 
 
 def free_port() -> int:
@@ -34,12 +41,18 @@ def free_port() -> int:
 
 
 class Prometheus:
-    """A Prometheus that reads its targets (pod -> address) every half second. Leaving it ends it."""
+    """A Prometheus that reads its targets (pod -> address) every half second. Leaving it ends it.
 
-    def __init__(self, folder: Path, targets: Mapping[str, str]) -> None:
+    patience: what every alert waits for, in place of its own `for`.
+    """
+
+    def __init__(self, folder: Path, targets: Mapping[str, str], patience: str | None = None) -> None:
         rules = copy.deepcopy(groups())
         for group in rules:
             group["interval"] = "500ms"
+            for rule in group["rules"]:
+                if patience is not None and "for" in rule:
+                    rule["for"] = patience
         (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": rules}))
         static = [
             {"targets": [address], "labels": {"namespace": "jaxport", "pod": pod}}
@@ -139,6 +152,51 @@ def test_the_right_alerts_fire(world: tuple[ServerProcess, Prometheus]) -> None:
         "alertname": "JaxportGoldensFailed", "namespace": "jaxport", "pod": "serve-1", "model": "mlp", "severity": "critical",
     }  # fmt: skip
     assert "gave wrong answers on the device of serve-1" in golden["annotations"]["summary"]
+
+
+def test_servers_that_one_model_keeps_from_being_ready_are_an_outage(tmp_path: Path) -> None:
+    """As deploy/ runs them: what was replaced does not come back, although the other model is loaded and serves."""
+    models, port = tmp_path / "models", free_port()
+    bundles.export_mlp(models)
+    flags = (
+        "--ready",
+        "all",
+        "--max-batch",
+        "2",
+        "--cache-dir",
+        str(tmp_path / "cache"),
+        "--transport",
+        "grpcio",
+    )
+
+    def firing() -> set[str]:
+        found = prometheus.rules()
+        assert all(rule["health"] != "err" for rule in found.values())
+        return {name for name, rule in found.items() if rule["state"] == "firing"} & about
+
+    about = {"JaxportNoServer", "JaxportServerNotReady"}
+    with Prometheus(tmp_path, {"serve-1": f"127.0.0.1:{port}"}, patience="1s") as prometheus:
+        with ServerProcess(models, *flags, "--http-port", str(port)) as server:
+            server.ready()
+            eventually(lambda: prometheus.values("jaxport_ready == 1") != [], "it is read", 60)
+            eventually(lambda: firing() == set(), "who is ready is no alarm", 60)  # it was, while it started
+            never = bundles.export_mlp(models, name="never")
+            (never / "programs/predict.jaxexport").write_bytes(b"")
+            server.line("refused model=never version=1")
+            time.sleep(2)
+            assert firing() == set(), "who is ready stays so"
+        with ServerProcess(models, *flags, "--http-port", str(port)) as replaced:
+            replaced.listening()
+            replaced.line("not ready, by --ready all: no version serves of model=never")
+            assert replaced.state("mlp") == {1: "SERVING"} and replaced.get("/readyz")[0] == 503
+            eventually(lambda: firing() == about, "both tell", 60)
+            [outage] = prometheus.rules()["JaxportNoServer"]["alerts"]
+            assert outage["labels"] == {
+                "alertname": "JaxportNoServer", "namespace": "jaxport", "severity": "critical",
+            }  # fmt: skip
+            never.parent.rename(models / ".never")
+            replaced.ready()
+            eventually(lambda: firing() == set(), "the model away, all is well", 60)
 
 
 @pytest.mark.parametrize("name", ["serving", "bundles", "training"])
