@@ -189,6 +189,9 @@ def test_servers_that_one_model_keeps_from_being_ready_are_an_outage(tmp_path: P
             replaced.listening()
             replaced.line("not ready, by --ready all: no version serves of model=never")
             assert replaced.state("mlp") == {1: "SERVING"} and replaced.get("/readyz")[0] == 503
+            serves = 'jaxport_version_state{model="mlp", state="SERVING"} and on () jaxport_ready == 0'
+            eventually(lambda: prometheus.values(serves) != [], "it is seen that mlp serves", 60)
+            time.sleep(3)  # what was told while nothing was loaded is over
             eventually(lambda: firing() == about, "both tell", 60)
             [outage] = prometheus.rules()["JaxportNoServer"]["alerts"]
             assert outage["labels"] == {
