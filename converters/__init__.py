@@ -4,13 +4,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from converters.bundle import Bundle, open_bundle
-    from converters.export import SequenceSpec, SignatureSpec, TensorSpec, export_bundle
+    from converters.export import ExportSpec, SequenceSpec, SignatureSpec, TensorSpec, export_bundle
 
-__all__ = ["Bundle", "SequenceSpec", "SignatureSpec", "TensorSpec", "export_bundle", "open_bundle"]
+__all__ = [
+    "Bundle",
+    "ExportSpec",
+    "SequenceSpec",
+    "SignatureSpec",
+    "TensorSpec",
+    "export_bundle",
+    "open_bundle",
+]
 
 _HOME = {
     "Bundle": "converters.bundle",
     "open_bundle": "converters.bundle",
+    "ExportSpec": "converters.export",
     "SequenceSpec": "converters.export",
     "SignatureSpec": "converters.export",
     "TensorSpec": "converters.export",

@@ -21,11 +21,11 @@ from converters.formats import Formats, parse_formats
 from converters.lint import RULES, Findings
 from converters.manifest import SequenceSpec
 from converters.publish import claimed_version
-from converters.spec import SignatureSpec, TensorSpec
+from converters.spec import ExportSpec, SignatureSpec, TensorSpec
 from converters.weights import Weights, flatten_params
 from converters.writer import Contents, write_bundle
 
-__all__ = ["SequenceSpec", "SignatureSpec", "TensorSpec", "export_bundle"]
+__all__ = ["ExportSpec", "SequenceSpec", "SignatureSpec", "TensorSpec", "export_bundle"]
 
 log = logging.getLogger(__name__)
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")

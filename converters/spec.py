@@ -42,6 +42,22 @@ class SignatureSpec:
 
 
 @dataclass(frozen=True)
+class ExportSpec:
+    """A model as `jaxport export --fn package.module:name` finds it: what to export, and how to read its checkpoint.
+
+    signatures: one, which is "predict", or several by name. params: what the functions take, as a pytree of arrays or
+    ShapeDtypeStructs (jax.eval_shape): the checkpoint's arrays are put into it, by name; None takes the checkpoint's own
+    dicts and lists. restore: picks the params out of what the checkpoint holds, as lambda saved: saved["model"].
+    usage: strings for clients.
+    """
+
+    signatures: SignatureSpec | Mapping[str, SignatureSpec]
+    params: Any = None
+    restore: Callable[[Any], Any] | None = None
+    usage: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
 class Example:
     """Rows to take inputs from, by input name; every array has the same number of rows.
 

@@ -36,13 +36,7 @@ def flatten_params(params: Any) -> Weights:
     is stored as its data. BadSpec: two leaves with one name, or a leaf that is neither an array nor, below an
     attribute, a setting of the object that has it.
     """
-    try:
-        leaves, treedef = jax.tree_util.tree_flatten_with_path(params)
-    except (ValueError, TypeError) as error:
-        why = error.__cause__ or error
-        raise BadSpec(
-            f"params: JAX cannot take this tree apart ({why}); a dict needs keys of one kind"
-        ) from error
+    leaves, treedef = _apart(params)
     names = _names([path for path, _ in leaves])
     arrays, rest = {}, {}
     for name, (path, leaf) in zip(names, leaves, strict=True):
@@ -65,6 +59,22 @@ def flatten_params(params: Any) -> Weights:
         return jax.random.wrap_key_data(flat[name], impl=keys[name]) if name in keys else flat[name]
 
     return Weights(params, dict(sorted(arrays.items())), rebuild)
+
+
+def named_leaves(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
+    """((name, leaf) in the tree's order, the tree without them), with names as `flatten_params` gives them. BadSpec."""
+    leaves, treedef = _apart(tree)
+    return list(zip(_names([path for path, _ in leaves]), (leaf for _, leaf in leaves), strict=True)), treedef
+
+
+def _apart(tree: Any) -> tuple[list[tuple[Any, Any]], Any]:
+    try:
+        return jax.tree_util.tree_flatten_with_path(tree)
+    except (ValueError, TypeError) as error:
+        why = error.__cause__ or error
+        raise BadSpec(
+            f"params: JAX cannot take this tree apart ({why}); a dict needs keys of one kind"
+        ) from error
 
 
 def is_array(leaf: Any) -> bool:

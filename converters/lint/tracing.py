@@ -33,7 +33,7 @@ def trace_or_refuse[T](
     except Exception as error:
         reason = _reason(error)
         code = _rule(error, reason) or (rule() if rule else "") or "JP120"
-        what = f"the function cannot be exported{_place_in_caller(error)}: {type(error).__name__}: {reason}"
+        what = f"the function cannot be exported{place_in_caller(error)}: {type(error).__name__}: {reason}"
         raise refusal(code, what) from error
 
 
@@ -70,7 +70,7 @@ def _reason(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def _place_in_caller(error: BaseException) -> str:
+def place_in_caller(error: BaseException) -> str:
     """ " at model.py:12" for the last frame outside installed packages and this one, if there is any."""
     place, step = "", error.__traceback__
     while step is not None:

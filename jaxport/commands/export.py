@@ -1,4 +1,6 @@
-"""jaxport export --run nano [--step latest|best|N]"""
+"""jaxport export --run nano [--step latest|best|N]
+jaxport export --fn package.module:name --params DIR --name MODEL
+"""
 
 import argparse
 from pathlib import Path
@@ -7,10 +9,18 @@ from converters.errors import BadSpec
 from converters.export import PLATFORMS, parse_version_name
 from converters.lint import parse_allowed
 
+# Flags of a run's export alone, with what they are when they are not given.
+OF_A_RUN = {"step": "latest", "wait": False, "skip_existing": False, "dynamic_length": False}
+
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     flag = parser.add_argument
-    flag("--run", required=True, metavar="NAME", help="the run below ROOT/runs")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--run", metavar="NAME", help="the run below ROOT/runs")
+    source.add_argument(
+        "--fn", metavar="MODULE:NAME", help="your own model: an ExportSpec, or a function that gives one"
+    )
+    flag("--params", type=Path, metavar="DIR", help="with --fn: the Orbax checkpoint of its params")
     flag("--root", type=Path, default=Path("work"), help="holds runs/ and models/ (default: ./work)")
     flag("--step", default="latest", metavar="latest|best|N", help="which checkpoint (default: latest)")
     flag("--wait", action="store_true", help="wait until the run is finished")
@@ -43,13 +53,42 @@ def check(options: argparse.Namespace) -> None:
         raise BadSpec(f"--step {options.step!r}: latest, best or a step's number is needed")
     parse_version_name(options.version)
     parse_allowed(options.allow)
+    if options.fn is None:
+        if options.params is not None:
+            raise BadSpec("--params: belongs to --fn; of a run --step chooses the checkpoint")
+        return
+    for name, default in OF_A_RUN.items():
+        if getattr(options, name) != default:
+            raise BadSpec(f"--{name.replace('_', '-')}: belongs to --run; with --fn leave it out")
+    for name, needed in (
+        ("params", "DIR, the checkpoint of its params"),
+        ("name", "MODEL, the model's name"),
+    ):
+        if getattr(options, name) is None:
+            raise BadSpec(f"--fn {options.fn}: --{name} {needed}, is needed with it")
 
 
 def run(options: argparse.Namespace) -> int:
     check(options)
     platforms = tuple(p.strip() for p in options.platforms.split(",") if p.strip())
-    # After the flags are checked: flax takes seconds to import.
+    path, written = (
+        _export_run(options, platforms) if options.fn is None else _export_function(options, platforms)
+    )
+    # After the flags are checked, as above: what these modules import takes seconds.
     from converters.bundle import read_manifest
+
+    manifest = read_manifest(path)
+    for signature in manifest.signatures.values():
+        takes = ", ".join(map(str, signature.inputs))
+        gives = ", ".join(map(str, signature.outputs))
+        print(f"{signature.name}: {takes} -> {gives}")
+    size = sum(d.bytes for d in manifest.files.values())
+    done = "wrote" if written else "kept"
+    print(f"{done} {path}: {size / 1e6:.1f} MB, loads in jaxlib released until {manifest.window_ends}")
+    return 0
+
+
+def _export_run(options: argparse.Namespace, platforms: tuple[str, ...]) -> tuple[Path, bool]:
     from converters.from_run import RunExport, export_run
 
     settings = RunExport(
@@ -64,13 +103,19 @@ def run(options: argparse.Namespace) -> int:
         skip_existing=options.skip_existing,
         allow=parse_allowed(options.allow),
     )
-    path, written = export_run(settings)
-    manifest = read_manifest(path)
-    for signature in manifest.signatures.values():
-        takes = ", ".join(map(str, signature.inputs))
-        gives = ", ".join(map(str, signature.outputs))
-        print(f"{signature.name}: {takes} -> {gives}")
-    size = sum(d.bytes for d in manifest.files.values())
-    done = "wrote" if written else "kept"
-    print(f"{done} {path}: {size / 1e6:.1f} MB, loads in jaxlib released until {manifest.window_ends}")
-    return 0
+    return export_run(settings)
+
+
+def _export_function(options: argparse.Namespace, platforms: tuple[str, ...]) -> tuple[Path, bool]:
+    from converters.from_function import FunctionExport, export_function
+
+    settings = FunctionExport(
+        root=options.root,
+        fn=options.fn,
+        params=options.params,
+        name=options.name,
+        version=options.version,
+        platforms=platforms,
+        allow=parse_allowed(options.allow),
+    )
+    return export_function(settings), True
