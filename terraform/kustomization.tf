@@ -10,6 +10,18 @@ locals {
     serve = var.serve_pool.enabled ? "serve-l4" : "train-l4"
   }
 
+  # How many pods want a GPU of each pool at the same time, before there is a bundle: the training, the warm Job and two servers.
+  wanted_gpus = {
+    for name, pool in local.gpu_pools : name => sum([
+      for stage, of in local.pool_of : of == name ? (stage == "serve" ? 2 : 1) : 0
+    ])
+  }
+  # Where they find too few, those that wait for a bundle would keep the training from its GPU.
+  scarce = anytrue([
+    for name, pool in local.gpu_pools :
+    local.wanted_gpus[name] > pool.max_nodes * local.l4_per_machine[pool.machine_type] * pool.shared_clients && local.pool_of.train == name
+  ])
+
   # Emails are made of names that are known before there is an account.
   service_accounts = { for stage in local.stages : stage => "${var.cluster_name}-${stage}@${var.project_id}.iam.gserviceaccount.com" }
 
@@ -57,7 +69,8 @@ locals {
         orderLast  = ["JobSet", "Job", "Deployment"]
       }
     }
-    resources = [local.gpus ? "../gke-l4" : "../cpu"]
+    resources  = [local.gpus ? "../gke-l4" : "../cpu"]
+    components = local.scarce ? ["../../components/training-first"] : []
     images = concat(
       [for image in ["train", "export", "serve"] : { name = "${local.image_names}/${image}", newName = "${local.registry}/${image}" }],
       [{ name = "docker.io/envoyproxy/envoy", newName = "${local.mirror}/envoyproxy/envoy" }],

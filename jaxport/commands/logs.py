@@ -3,12 +3,13 @@
 import argparse
 
 from jaxport.cluster.api import Api, Object, pods
+from jaxport.cluster.apply import over
 from jaxport.cluster.errors import NotThere, UsageError
 from jaxport.cluster.flags import add_cluster_flags, note, open_api
 from jaxport.cluster.following import add_follow_flags, follow
 from jaxport.cluster.lookup import find_jobs, latest, pods_of, servers
-from jaxport.cluster.outcome import index_of, state_of, waits_for
-from jaxport.cluster.stages import JOBS, SERVE, container_of
+from jaxport.cluster.outcome import condition, index_of, state_of, waits_for
+from jaxport.cluster.stages import JOBS, SERVE, container_of, named
 
 DESCRIPTION = """\
 Prints the log of a stage: of a Job's newest pods, or of every server. With --follow as it grows, from pod to pod where one
@@ -34,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
         return follow(api, [job], options)
     found = latest(pods_of(api, job))
     if not found:
-        note("no pod yet")
+        note(f"{named(job)}: {_without_pods(job)}")
     for each in found:
         _print(
             api,
@@ -44,6 +45,18 @@ def run(options: argparse.Namespace) -> int:
             options.tail,
         )
     return 0
+
+
+def _without_pods(job: Object) -> str:
+    failed = condition(job, "Failed")
+    if failed is not None and failed.get("reason") == "DeadlineExceeded":
+        return (
+            "no log: its time (activeDeadlineSeconds) was up, and Kubernetes has deleted its pods with their logs; "
+            "what it had saved is on the volume, jaxport submit --replace goes on with it"
+        )
+    if over(job):
+        return "no log: it is over, and its pods are gone"
+    return "it is suspended: a queue holds it back" if job["spec"].get("suspend") else "no pod yet"
 
 
 def _servers(api: Api, options: argparse.Namespace) -> int:

@@ -46,6 +46,53 @@ run "one_serving_pool" {
     condition     = google_container_node_pool.gpu["serve-l4"].autoscaling[0].total_max_node_count == 1
     error_message = "The pool may grow past the one node."
   }
+
+  assert {
+    condition     = yamldecode(output.kustomization).components == []
+    error_message = "Four pods share the GPU, so all that wait fit, and nobody has to give way."
+  }
+}
+
+run "one_serving_pool_with_too_few_gpus" {
+  command = plan
+
+  variables {
+    serve_pool = { max_nodes = 3 }
+    train_pool = { enabled = false }
+  }
+
+  assert {
+    condition     = yamldecode(output.kustomization).components == ["../../components/training-first"]
+    error_message = "Two servers and the warm Job can hold the three GPUs while the training waits for one."
+  }
+}
+
+run "one_serving_pool_with_a_gpu_for_everybody" {
+  command = plan
+
+  variables {
+    serve_pool = { max_nodes = 4 }
+    train_pool = { enabled = false }
+  }
+
+  assert {
+    condition     = yamldecode(output.kustomization).components == []
+    error_message = "A training would stop servers although there is a GPU for it."
+  }
+}
+
+run "one_training_pool" {
+  command = plan
+
+  variables {
+    serve_pool = { enabled = false }
+    train_pool = { max_nodes = 1 }
+  }
+
+  assert {
+    condition     = yamldecode(output.kustomization).components == ["../../components/training-first"]
+    error_message = "Two GPUs are too few for a training, the warm Job and two servers."
+  }
 }
 
 run "everything_with_spot_and_queued_provisioning" {

@@ -68,7 +68,7 @@ def reached(folder: Path) -> set[str]:
 
 
 # Of each at most one: what both would change, or bring, is there once.
-EXCLUSIVE = ({"tls", "mtls"}, {"jobset", "multi-host"})
+EXCLUSIVE = ({"tls", "mtls"}, {"jobset", "multi-host"}, {"priority", "training-first"})
 
 
 def fits(component: Path, overlay: Path) -> bool:

@@ -258,6 +258,61 @@ def test_the_overlay_that_is_written_fits_the_cluster(
         assert storage["parameters"]["network"] == plan.one("google_compute_network")["name"]
 
 
+def waiting(objects: list[Object]) -> list[tuple[str, Pod, int]]:
+    """Stage, pod and how many of it want a GPU at once, before there is a bundle."""
+    return [
+        (pod.owner["metadata"]["name"].removeprefix("jaxport-"), pod, pod.owner["spec"].get("replicas", 1))
+        for pod in pods(objects)
+        if pod.namespace == "jaxport" and gpus(pod)
+    ]
+
+
+def stuck(objects: list[Object], plan: Plan) -> list[str]:
+    """Pools in which those who wait for a bundle can keep the training from its GPU: there are too few for all of them, and
+    the training may not take one."""
+    classes = {each["metadata"]["name"]: each for each in of_kind(objects, "PriorityClass")}
+
+    def rank(pod: Pod) -> int:
+        return classes.get(pod.spec.get("priorityClassName", ""), {"value": 0})["value"]
+
+    found = []
+    for pool in pools(plan):
+        here = {stage: (pod, many) for stage, pod, many in waiting(objects) if pool.takes(pod)}
+        wanted = sum(many * gpus(pod) for pod, many in here.values())
+        if "train" not in here or wanted <= pool.most * pool.gpus:
+            continue
+        train = here["train"][0]
+        order = [rank(here[stage][0]) for stage in ("train", "warm", "serve") if stage in here]
+        may = classes.get(train.spec.get("priorityClassName", ""), {}).get("preemptionPolicy") != "Never"
+        if not may or order != sorted(set(order), reverse=True):
+            found.append(pool.name)
+    return found
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_applied_at_once_the_training_gets_its_gpu(
+    planned: Callable[[str, str], Plan], tmp_path: Path, variant: str
+) -> None:
+    plan = planned(MAJORS[-1], variant)
+    assert stuck(applied(plan, tmp_path), plan) == []
+
+
+def test_a_training_that_never_gets_its_gpu_would_be_noticed(
+    planned: Callable[[str, str], Plan], tmp_path: Path
+) -> None:
+    plan = planned(MAJORS[-1], "one-serving-pool")
+    objects = applied(plan, tmp_path)
+    for pod in pods(objects):
+        pod.spec.pop("priorityClassName", None)
+    assert stuck(objects, plan) == ["serve-l4"]
+    # A class that takes nothing from anybody is of no use.
+    never = applied(plan, tmp_path / "never")
+    next(each for each in never if each["metadata"]["name"] == "jaxport-train-first")["preemptionPolicy"] = (
+        "Never"
+    )
+    assert stuck(never, plan) == ["serve-l4"]
+
+
 def test_who_is_queued_asks_for_flex_start_nodes(planned: Callable[[str, str], Plan], tmp_path: Path) -> None:
     found = {
         pod.owner["metadata"]["name"].removeprefix("jaxport-")

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -136,7 +137,7 @@ def test_logs_of_the_newest_pod(played: dict[str, JobScript], run: Run) -> None:
     assert run("logs", "train").out == "one\ntwo\nthree\n"
     assert run("logs", "train", "--tail", "1").out == "three\n"
     waiting = run("logs", "export")
-    assert waiting.code == 0 and waiting.err == "no pod yet\n"
+    assert waiting.code == 0 and waiting.err == "job/jaxport-train: no pod yet\n"
 
 
 def test_logs_follow_to_the_end(played: dict[str, JobScript], run: Run) -> None:
@@ -203,4 +204,25 @@ def test_a_verdict_needs_an_end() -> None:
             {"metadata": {"name": "x"}, "status": {"conditions": [{"type": "Failed", "status": "False"}]}}, []
         )
         is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("fate", "said"),
+    [
+        (lambda job: job.fails("DeadlineExceeded", "Job was active longer than specified deadline"), "its time (activeDeadlineSeconds) was up, and Kubernetes has deleted its pods"),
+        (lambda job: job.completes(), "it is over, and its pods are gone"),
+        (lambda job: job.cluster.modify(job.path, lambda each: each["spec"].update(suspend=True)), "it is suspended"),
+        (lambda job: None, "no pod yet"),
+    ],
+    ids=["out of time", "complete", "suspended", "new"],
+)  # fmt: skip
+def test_logs_of_a_job_without_pods_say_why_there_are_none(
+    run: Run, with_all: FakeCluster, fate: Callable[[JobScript], None], said: str
+) -> None:
+    assert run("submit", "train", "--no-follow").code == 0
+    fate(JobScript(with_all, with_all.job("jaxport-train")))
+    done = run("logs", "train")
+    assert (
+        (done.code, done.out) == (0, "") and done.err.startswith("job/jaxport-train: ") and said in done.err
     )
