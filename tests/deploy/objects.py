@@ -68,7 +68,12 @@ def reached(folder: Path) -> set[str]:
 
 
 # Of each at most one: what both would change, or bring, is there once.
-EXCLUSIVE = ({"tls", "mtls"}, {"jobset", "multi-host"}, {"priority", "training-first"})
+EXCLUSIVE = (
+    {"tls", "mtls"},
+    {"jobset", "multi-host"},
+    {"priority", "training-first"},
+    {"kueue", "kueue-provisioning"},
+)
 
 
 def fits(component: Path, overlay: Path) -> bool:

@@ -26,9 +26,14 @@ OTHERS = {
     ("kueue.x-k8s.io/v1beta2", "ResourceFlavor"): (set(), {"nodeLabels", "nodeTaints", "tolerations"}),
     ("kueue.x-k8s.io/v1beta2", "ClusterQueue"): (
         {"namespaceSelector", "resourceGroups"},
-        {"cohortName", "queueingStrategy", "preemption"},
+        {"cohortName", "queueingStrategy", "preemption", "admissionChecksStrategy"},
     ),
     ("kueue.x-k8s.io/v1beta2", "LocalQueue"): ({"clusterQueue"}, {"stopPolicy"}),
+    ("kueue.x-k8s.io/v1beta2", "AdmissionCheck"): ({"controllerName"}, {"parameters"}),
+    ("kueue.x-k8s.io/v1beta2", "ProvisioningRequestConfig"): (
+        {"provisioningClassName"},
+        {"managedResources", "parameters", "podSetMergePolicy", "podSetUpdates", "retryStrategy"},
+    ),
     ("gateway.networking.k8s.io/v1", "Gateway"): ({"gatewayClassName", "listeners"}, {"addresses"}),
     ("gateway.networking.k8s.io/v1", "GRPCRoute"): ({"parentRefs", "rules"}, {"hostnames"}),
 }  # fmt: skip

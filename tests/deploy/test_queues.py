@@ -76,3 +76,29 @@ def test_a_quota_that_is_too_small_and_a_resource_that_it_lacks_are_found() -> N
     [queue] = of_kind(gap, "ClusterQueue")
     queue["spec"]["resourceGroups"][0]["coveredResources"].remove("ephemeral-storage")
     assert "ephemeral-storage is not in coveredResources" in "".join(blocked(gap))
+
+
+def test_a_training_on_queued_nodes_has_a_queue_of_its_own_with_a_check_that_is_there() -> None:
+    objects = combined((DEPLOY / "overlays" / "gke-l4", OPTIONAL / "kueue-provisioning"))
+    by_name = {(each["kind"], each["metadata"]["name"]): each for each in objects}
+    queued = {
+        name: each["metadata"]["labels"].get(QUEUE) for (kind, name), each in by_name.items() if kind == "Job"
+    }
+    assert queued == {
+        "jaxport-train": "jaxport-train",
+        "jaxport-export": "jaxport",
+        "jaxport-warm": "jaxport",
+    }
+    local = by_name["LocalQueue", "jaxport-train"]["spec"]["clusterQueue"]
+    queue = by_name["ClusterQueue", local]["spec"]
+    [check] = queue["admissionChecksStrategy"]["admissionChecks"]
+    parameters = by_name["AdmissionCheck", check["name"]]["spec"]["parameters"]
+    config = by_name[parameters["kind"], parameters["name"]]["spec"]
+    assert config["provisioningClassName"] == "queued-provisioning.gke.io"
+    [flavor] = queue["resourceGroups"][0]["flavors"]
+    assert ("ResourceFlavor", flavor["name"]) in by_name
+    # The others want nodes that are there: nobody provisions for them.
+    assert "admissionChecksStrategy" not in by_name["ClusterQueue", "jaxport"]["spec"]
+    given = {each["name"]: quantity(each["nominalQuota"]) or 0 for each in flavor["resources"]}
+    alone = [by_name["Job", "jaxport-train"]]
+    assert given.keys() == asked(alone).keys() and all(asked(alone)[name] <= given[name] for name in given)

@@ -137,7 +137,7 @@ def test_logs_of_the_newest_pod(played: dict[str, JobScript], run: Run) -> None:
     assert run("logs", "train").out == "one\ntwo\nthree\n"
     assert run("logs", "train", "--tail", "1").out == "three\n"
     waiting = run("logs", "export")
-    assert waiting.code == 0 and waiting.err == "job/jaxport-train: no pod yet\n"
+    assert waiting.code == 0 and waiting.err == "job/jaxport-export: no pod yet\n"
 
 
 def test_logs_follow_to_the_end(played: dict[str, JobScript], run: Run) -> None:
