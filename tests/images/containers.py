@@ -13,6 +13,7 @@ KNOWN = {
     *(
         "name",
         "image",
+        "command",
         "args",
         "env",
         "ports",

@@ -26,8 +26,9 @@ class Manifests:
     objects: dict[tuple[str, str], Object]  # by kind and name
 
     def pod_spec(self, kind: str, name: str) -> Object:
-        """The pod's spec of a Job or Deployment, changed `on_cpu`."""
-        spec = copy.deepcopy(self.objects[kind, name]["spec"]["template"]["spec"])
+        """The pod's spec of a Job, Deployment or Pod, changed `on_cpu`."""
+        found = self.objects[kind, name]["spec"]
+        spec = copy.deepcopy(found if kind == "Pod" else found["template"]["spec"])
         for container in spec.get("initContainers", []) + spec["containers"]:
             on_cpu(container)
         return spec
@@ -58,4 +59,5 @@ def on_cpu(container: Object) -> None:
         assert variables["JAX_PLATFORMS"]["value"] == "cuda,cpu"
         variables["JAX_PLATFORMS"]["value"] = "cpu"
     container["image"] = container["image"].replace("-cuda12", "-cpu")
-    container["args"] = [*container["args"], *SHORTER.get(container["name"], [])]
+    if "args" in container:
+        container["args"] = [*container["args"], *SHORTER.get(container["name"], [])]

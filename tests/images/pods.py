@@ -14,6 +14,7 @@ from tests.images.probes import Probe, until
 from tests.images.volumes import Volumes
 
 KNOWN = {
+    "activeDeadlineSeconds",  # of hours: no rehearsal gets there
     *("restartPolicy", "serviceAccountName", "automountServiceAccountToken", "enableServiceLinks"),
     *("terminationGracePeriodSeconds", "securityContext", "tolerations", "topologySpreadConstraints"),
     *("initContainers", "containers", "volumes"),
@@ -122,7 +123,12 @@ class Pod:
         found += self.volumes.arguments(declared)
         self.begun[declared["name"]] = time.monotonic()
         network = ["--network", f"container:{self.name}-network"]
-        self.container(declared["name"]).run([*found, *network, image, *declared["args"]])
+        words = declared.get("args", [])
+        if "command" in declared:
+            entrypoint, *first = declared["command"]
+            found += ["--entrypoint", entrypoint]
+            words = [*first, *words]
+        self.container(declared["name"]).run([*found, *network, image, *words])
 
     def _network(self) -> None:
         """A container that holds the pod's network; every declared port is published on `host`."""
