@@ -58,7 +58,8 @@ def test_it_keeps_every_policy_and_schema_and_its_order_and_steps(objects: Objec
 
 
 def test_what_it_has_is_not_laid_over_it_again_and_all_else_is(mine: Path) -> None:
-    there = {"pod-monitoring", "priority"}
+    # And who gives way the other way round.
+    there = {"pod-monitoring", "priority", "training-first"}
     others = [each for each in components(mine.parents[1]) if fits(each, mine)]
     assert {each.name for each in components(mine.parents[1])} - {each.name for each in others} == there
     for each in others:
