@@ -1,13 +1,16 @@
 """The checks of terraform/, each shown to find what it is there for: a mistake is planted, and must not pass."""
 
+import copy
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.terraform import test_plans
 from tests.terraform.conftest import Makes
 from tests.terraform.toolchain import MAJORS
-from tests.terraform.workspace import Workspace
+from tests.terraform.workspace import Plan, Workspace
 
 # What terraform validate says of a mistake: file, what is written, what is written in its place, what is said.
 MISTAKES = {
@@ -103,6 +106,129 @@ def test_a_version_of_the_provider_that_nobody_checked_is_refused(
     made.edited("versions.tf", '">= 7.46, < 9"', '">= 9"')
     done = made.init()
     assert done.code == 1 and "no available releases match" in done.complained, done
+
+
+# A mistake in a plan: where in the planned values, what is there in its place, the checks that have to find it. On the plan as
+# JSON, since what breaks it is not the point: each value that a check asserts is broken here once.
+POOL = ("google_container_node_pool", 'google_container_node_pool.gpu["serve-l4"]')
+CLUSTER = ("google_container_cluster", "google_container_cluster.cluster")
+CONFIG = ("node_config", 0)
+PLANTED_IN_PLANS: list[tuple[tuple[str, str], tuple[str | int, ...], object, Callable[..., None]]] = [
+    (POOL, (*CONFIG, "machine_type"), "g2-standard-4", test_plans.test_the_pools_are_of_these_machines_counts_and_taints),
+    (POOL, (*CONFIG, "guest_accelerator", 0, "count"), 2, test_plans.test_the_pools_are_of_these_machines_counts_and_taints),
+    (POOL, ("autoscaling", 0, "total_min_node_count"), 1, test_plans.test_the_pools_are_of_these_machines_counts_and_taints),
+    (POOL, ("autoscaling", 0, "total_max_node_count"), 99, test_plans.test_the_pools_are_of_these_machines_counts_and_taints),
+    (POOL, ("autoscaling", 0, "min_node_count"), 0, test_plans.test_the_pools_are_of_these_machines_counts_and_taints),
+    (POOL, ("node_count",), 1, test_plans.test_the_pools_are_of_these_machines_counts_and_taints),
+    (POOL, ("initial_node_count",), 1, test_plans.test_the_pools_are_of_these_machines_counts_and_taints),
+    (POOL, (*CONFIG, "taint"), [], test_plans.test_the_pools_are_of_these_machines_counts_and_taints),
+    (POOL, (*CONFIG, "spot"), True, test_plans.test_nodes_that_can_be_taken_away_are_marked_so_and_no_others),
+    (POOL, (*CONFIG, "flex_start"), True, test_plans.test_nodes_that_can_be_taken_away_are_marked_so_and_no_others),
+    (POOL, ("network_config", 0, "enable_private_nodes"), False, test_plans.test_nothing_has_a_public_address),
+    (CLUSTER, ("private_cluster_config", 0, "enable_private_nodes"), False, test_plans.test_nothing_has_a_public_address),
+    (CLUSTER, ("private_cluster_config", 0, "enable_private_endpoint"), False, test_plans.test_nothing_has_a_public_address),
+    (CLUSTER, ("control_plane_endpoints_config", 0, "ip_endpoints_config", 0, "enabled"), True, test_plans.test_nothing_has_a_public_address),
+    (("google_compute_router_nat", "google_compute_router_nat.nat[0]"), ("nat_ip_allocate_option",), "MANUAL_ONLY", test_plans.test_nothing_has_a_public_address),
+    (("google_project_iam_member", "google_project_iam_member.nodes"), ("role",), "roles/editor", test_plans.test_nodes_run_as_an_account_of_their_own_that_may_do_little),
+    (("google_artifact_registry_repository_iam_member", 'google_artifact_registry_repository_iam_member.nodes["images"]'), ("role",),
+     "roles/artifactregistry.admin", test_plans.test_nodes_run_as_an_account_of_their_own_that_may_do_little),
+    (("google_service_account", "google_service_account.nodes"), ("account_id",), "default", test_plans.test_nodes_run_as_an_account_of_their_own_that_may_do_little),
+    (("google_service_account_iam_member", 'google_service_account_iam_member.workload_identity["train"]'), ("role",),
+     "roles/owner", test_plans.test_each_stage_may_be_one_account_and_no_other),
+    (("google_service_account_iam_member", 'google_service_account_iam_member.workload_identity["train"]'), ("member",),
+     "allUsers", test_plans.test_each_stage_may_be_one_account_and_no_other),
+    (CLUSTER, ("enable_shielded_nodes",), False, test_plans.test_every_node_is_hardened),
+    (CLUSTER, ("enable_legacy_abac",), True, test_plans.test_every_node_is_hardened),
+    (POOL, (*CONFIG, "shielded_instance_config", 0, "enable_secure_boot"), False, test_plans.test_every_node_is_hardened),
+    (POOL, (*CONFIG, "workload_metadata_config", 0, "mode"), "GCE_METADATA", test_plans.test_every_node_is_hardened),
+    (POOL, (*CONFIG, "kubelet_config", 0, "insecure_kubelet_readonly_port_enabled"), "TRUE", test_plans.test_every_node_is_hardened),
+    (POOL, (*CONFIG, "gcfs_config", 0, "enabled"), False, test_plans.test_every_node_is_hardened),
+    (POOL, (*CONFIG, "guest_accelerator", 0, "type"), "nvidia-tesla-t4", test_plans.test_gpu_nodes_have_googles_driver_and_l4),
+    (POOL, (*CONFIG, "guest_accelerator", 0, "gpu_driver_installation_config", 0, "gpu_driver_version"), "DEFAULT", test_plans.test_gpu_nodes_have_googles_driver_and_l4),
+    (CLUSTER, ("location",), "europe-west4-a", test_plans.test_the_cluster_has_what_the_platform_is_built_on),
+    (CLUSTER, ("datapath_provider",), "LEGACY_DATAPATH", test_plans.test_the_cluster_has_what_the_platform_is_built_on),
+    (CLUSTER, ("deletion_protection",), False, test_plans.test_the_cluster_has_what_the_platform_is_built_on),
+    (CLUSTER, ("release_channel", 0, "channel"), "RAPID", test_plans.test_the_cluster_has_what_the_platform_is_built_on),
+    (CLUSTER, ("workload_identity_config", 0, "workload_pool"), "other.svc.id.goog", test_plans.test_the_cluster_has_what_the_platform_is_built_on),
+    (CLUSTER, ("addons_config", 0, "gcp_filestore_csi_driver_config", 0, "enabled"), False, test_plans.test_the_cluster_has_what_the_platform_is_built_on),
+    (CLUSTER, ("addons_config", 0, "gcs_fuse_csi_driver_config", 0, "enabled"), False, test_plans.test_the_cluster_has_what_the_platform_is_built_on),
+    (CLUSTER, ("monitoring_config", 0, "enable_components"), ["SYSTEM_COMPONENTS"], test_plans.test_the_cluster_has_what_the_platform_is_built_on),
+    (CLUSTER, ("monitoring_config", 0, "managed_prometheus", 0, "enabled"), False, test_plans.test_the_cluster_has_what_the_platform_is_built_on),
+    (CLUSTER, ("maintenance_policy", 0, "recurring_window", 0, "recurrence"), "FREQ=DAILY", test_plans.test_the_cluster_has_what_the_platform_is_built_on),
+    (CLUSTER, ("control_plane_endpoints_config", 0, "dns_endpoint_config", 0, "allow_external_traffic"), False, test_plans.test_the_cluster_has_what_the_platform_is_built_on),
+    (("google_artifact_registry_repository", "google_artifact_registry_repository.images"), ("cleanup_policy_dry_run",), True, test_plans.test_old_images_go),
+]  # fmt: skip
+
+
+def broken(plan: Plan, kind: str, address: str, place: tuple[str | int, ...], value: object) -> Plan:
+    """A copy of a plan with one planned value in place of another."""
+    made = Plan(copy.deepcopy(plan.whole))
+    inner: Any = made.of(kind)[address]
+    for key in place[:-1]:
+        inner = inner[key]
+    assert inner.get(place[-1]) != value, "it is as it was"
+    inner[place[-1]] = value
+    return made
+
+
+def holds(check: Callable[..., None], plan: Plan) -> bool:
+    """Of a plan of the defaults."""
+    wanted = {"plan": plan, "variant": "defaults"}
+    try:
+        check(**{name: wanted[name] for name in inspect.signature(check).parameters})
+    except AssertionError:
+        return False
+    return True
+
+
+def test_every_value_that_a_plan_is_held_to_is_looked_at(planned: Callable[[str, str], Plan]) -> None:
+    plan = planned(MAJORS[-1], "defaults")
+    passed = [
+        (address, place)
+        for (kind, address), place, value, check in PLANTED_IN_PLANS
+        if holds(check, broken(plan, kind, address, place, value))
+    ]
+    assert passed == []
+    assert all(holds(check, plan) for *_, check in PLANTED_IN_PLANS)
+
+
+def test_a_resource_more_or_less_and_a_change_are_found(planned: Callable[[str, str], Plan]) -> None:
+    plan = planned(MAJORS[-1], "defaults")
+    check = test_plans.test_so_many_of_each_are_made_and_nothing_else
+    assert holds(check, plan)
+    for change in (
+        lambda whole: whole["planned_values"]["root_module"]["resources"].pop(),
+        lambda whole: whole["planned_values"]["root_module"]["resources"].append(
+            {"type": "google_compute_address", "address": "google_compute_address.more", "values": {}}
+        ),
+        lambda whole: whole["resource_changes"][0]["change"].update(actions=["delete", "create"]),
+    ):
+        other = Plan(copy.deepcopy(plan.whole))
+        change(other.whole)
+        assert not holds(check, other)
+
+
+QUEUED = ("google_container_node_pool", 'google_container_node_pool.gpu["train-l4"]')
+PLANTED_IN_QUEUES: list[tuple[tuple[str | int, ...], object]] = [
+    (("queued_provisioning", 0, "enabled"), False),
+    ((*CONFIG, "flex_start"), False),
+    ((*CONFIG, "reservation_affinity", 0, "consume_reservation_type"), "ANY_RESERVATION"),
+    (("management", 0, "auto_repair"), True),
+    (("autoscaling", 0, "location_policy"), "BALANCED"),
+    (("autoscaling", 0, "total_min_node_count"), 1),
+    ((*CONFIG, "max_run_duration"), "604800s"),
+    (("upgrade_settings",), [{"max_surge": 1}]),
+]  # fmt: skip
+
+
+def test_every_value_of_queued_nodes_is_looked_at(planned: Callable[[str, str], Plan]) -> None:
+    plan = planned(MAJORS[-1], "everything")
+    check = test_plans.test_flex_start_and_queued_nodes_are_as_gke_asks_for
+    check(lambda *_: plan, MAJORS[-1])
+    for place, value in PLANTED_IN_QUEUES:
+        other = broken(plan, *QUEUED, place, value)
+        with pytest.raises(AssertionError):
+            check(lambda *_, other=other: other, MAJORS[-1])
 
 
 def test_the_checks_of_plans_find(make_workspace: Makes) -> None:
