@@ -16,6 +16,7 @@ from converters.bundle import MODEL_NAME, list_versions, open_bundle, read_manif
 from converters.errors import BadSpec, ConvertError, StorageError
 from converters.export import SIGNATURE, export_bundle, parse_version_name
 from converters.manifest import SequenceSpec
+from converters.program import Program
 from converters.publish import find_or_publish, storage_errors
 from converters.spec import TensorSpec
 from train_job.checkpoints import StepInfo, choose_step, load_params
@@ -105,6 +106,17 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple
     if not written:
         say(f"step {chosen.step} of run {settings.run} is exported already")
     return path, written
+
+
+def source_of_run(provenance: Mapping[str, Any], signature: str) -> Program:
+    """The function that a bundle of a run was exported from, of weights and inputs by name, from its preset's source.
+
+    Raises BadSpec where `signature` is none of a run's, UsageError where the preset is not to be found here.
+    """
+    if signature != SIGNATURE:
+        raise BadSpec(f"signature {signature!r}: a preset's function is {SIGNATURE!r}")
+    predict = get_preset(str(provenance.get("preset"))).predict_fn()
+    return lambda weights, inputs: dict(predict(weights, inputs))
 
 
 def _alike(

@@ -19,6 +19,7 @@ COMMANDS = {
     "export": ("export", "turn a checkpoint into a bundle"),
     "verify": ("serve", "run a bundle's goldens in a fresh isolated process"),
     "inspect": ("serve", "what a bundle is, takes and weighs, until when it loads"),
+    "compare": ("serve", "run a bundle in every way there is, side by side, and measure"),
     "promote": ("serve", "point a label at a version, roll it back, or set which versions serve"),
     "serve": ("serve", "serve every bundle below a folder over gRPC"),
     "drain": ("", "empty the Envoy in front of a server, before the server stops"),

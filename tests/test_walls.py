@@ -33,10 +33,15 @@ def test_the_bundle_reader_knows_numpy_jax_and_orbax() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["export", "draft", "writer", "formats", "verify", "describe", "spec", "weights"]
+    "module",
+    ["export", "draft", "writer", "formats", "verify", "describe", "spec", "weights", "compare.side_by_side"],
 )
 def test_only_the_exporter_of_runs_knows_the_training(module: str) -> None:
     assert loaded_after(f"import converters.{module}") & MODEL_LIBRARIES == set()
+
+
+def test_the_process_of_a_saved_model_has_no_jax_before_it_has_tensorflow() -> None:
+    assert "jax" not in loaded_after("import converters.compare.saved_model_process")
 
 
 def test_the_client_needs_no_jax() -> None:
@@ -52,7 +57,7 @@ def test_the_command_line_imports_nothing_heavy_for_help() -> None:
 
 
 def test_only_the_launcher_knows_kubernetes() -> None:
-    others = "predict, bench, drain, serve, train, export, verify, inspect, promote"
+    others = "predict, bench, drain, serve, train, export, verify, inspect, compare, promote"
     loaded = loaded_after(f"import jaxport, jaxport.cli\nfrom jaxport.commands import {others}")
     assert loaded & {"kubernetes", "yaml", "urllib3"} == set()
 

@@ -1,0 +1,116 @@
+"""The function that a bundle was made of, where its manifest names one that can be imported here.
+
+It is believed once it has given the goldens' answers: sources change after an export.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from converters.bundle import Bundle
+from converters.compare.inputs import goldens_of
+from converters.errors import ConvertError
+from converters.program import Program, name_outputs
+from converters.run import to_host
+
+
+class NoSource(Exception):
+    """Why there is none, for a table."""
+
+
+def find_source(bundle: Bundle, signature: str, weights: Any, platform: str) -> tuple[Program, str]:
+    """(the function of weights and inputs by name, what to call it). weights: on the device.
+
+    Importing runs the module that the manifest names. Raises NoSource.
+    """
+    provenance, reasons = bundle.manifest.provenance, []
+    for program, named in _candidates(provenance, bundle, signature):
+        try:
+            _check(program, bundle, signature, weights, platform)
+        except Exception as error:  # it is somebody's function, and may have become any other
+            reasons.append(f"{named}: {_first_line(error)}")
+        else:
+            return program, named
+    raise NoSource(reasons[-1] if reasons else "the manifest names no function that could be imported")
+
+
+def _candidates(
+    provenance: Mapping[str, Any], bundle: Bundle, signature: str
+) -> Iterator[tuple[Program, str]]:
+    if provenance.get("source") == "run":
+        yield _of_run(provenance, signature), f"preset {provenance.get('preset')}"
+        return
+    path = str(provenance.get("function", ""))
+    if path.count(":") != 1 or "<" in path or "," in path:
+        raise NoSource(f"the function {path or 'of this bundle'} has no name that could be imported")
+    function = _imported(path)
+    outputs = tuple(t.name for t in bundle.signature(signature).outputs)
+    for rebuild in (dict, _nested):
+
+        def program(weights: Any, inputs: Any, rebuild: Callable[[Any], Any] = rebuild) -> dict[str, Any]:
+            return name_outputs(function(rebuild(weights), **inputs), outputs)
+
+        yield program, path
+
+
+def _of_run(provenance: Mapping[str, Any], signature: str) -> Program:
+    try:
+        from converters.from_run import source_of_run
+    except ModuleNotFoundError as error:
+        raise NoSource(f"{error.name} is not installed here, and its preset needs it") from None
+    try:
+        return source_of_run(provenance, signature)
+    except Exception as error:
+        raise NoSource(_first_line(error)) from error
+
+
+def _imported(path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # as for a preset of one's own: the model lies beside its user
+        sys.path.append(here)
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # a module may do anything when it is imported
+        raise NoSource(f"{path} cannot be imported here: {_first_line(error)}") from error
+    return found
+
+
+def _check(program: Program, bundle: Bundle, signature: str, weights: Any, platform: str) -> None:
+    jitted = jax.jit(lambda w, i: program(w, i))
+    for golden in goldens_of(bundle, signature):
+        outputs = to_host(jitted(weights, dict(golden.inputs)))
+        bundle.check_golden(signature, golden, outputs, platform)
+
+
+def _nested(flat: Mapping[str, Any]) -> Any:
+    """{"layers.0.w": x} as {"layers": [{"w": x}]}: what most parameters were before they were weights."""
+    tree: dict[str, Any] = {}
+    for name, value in flat.items():
+        *parents, last = name.split(".")
+        branch = tree
+        for parent in parents:
+            branch = branch.setdefault(parent, {})
+        branch[last] = value
+    return _lists(tree)
+
+
+def _lists(tree: Any) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    inner = {key: _lists(value) for key, value in tree.items()}
+    if inner and set(inner) == {str(at) for at in range(len(inner))}:
+        return [inner[str(at)] for at in range(len(inner))]
+    return inner
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    line = text.splitlines()[0][:200] if text else ""
+    return line if isinstance(error, ConvertError) or not line else f"{type(error).__name__}: {line}"
