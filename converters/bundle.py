@@ -15,14 +15,16 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.metadata import version as installed
 from pathlib import Path
 
 import jax.export
 import numpy as np
 
-from converters.errors import BundleError, BundleNotFound
+from converters.errors import BundleError, BundleNotFound, OutsideWindow
 from converters.golden import Golden, check_outputs, unpack_goldens
 from converters.manifest import Manifest, Signature, parse_manifest
+from converters.window import INSIDE, refusal
 
 MANIFEST = "manifest.json"
 MANIFEST_DIGEST = "manifest.json.sha256"
@@ -32,6 +34,7 @@ MOST_THREADS = 8
 # Parsing keeps the interpreter, and whoever reads may be serving.
 MOST_MANIFEST_BYTES = 32 * 1024**2
 MOST_DIGEST_BYTES = 1024
+LONGEST_REASON = 120
 LARGEST_VERSION = 2**63 - 1  # the wire's int64
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -117,16 +120,20 @@ class Bundle:
         data = self.read(signature.program)
         try:
             exported = jax.export.deserialize(bytearray(data))
+            # Parses the StableHLO inside, which `deserialize` leaves to the first compile.
+            exported.mlir_module()
         # The format has no error type of its own: flatbuffers, MLIR and jax raise what they like.
         except Exception as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise BundleError(
-                f"{self.path / signature.program}: jax {jax.__version__} cannot load this program ({reason}); it was "
-                f"written by jaxlib {self.manifest.jaxlib_version} and loads in releases until "
-                f"{self.manifest.window_ends}: export it again"
-            ) from error
+            raise self._unreadable(error) from error
         _check_against_manifest(exported, self.manifest, signature, self.path / MANIFEST)
         return exported
+
+    def _unreadable(self, error: Exception) -> BundleError:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        window = self.manifest.window
+        line = f"{refusal(window, jax.__version__, str(self.path))} ({lines[0][:LONGEST_REASON]})"
+        inside = window.place(installed("jaxlib")) == INSIDE
+        return BundleError(line) if inside else OutsideWindow(line)
 
     def load_weights(self) -> dict[str, np.ndarray]:
         """Every weight by name, on the host. Each array's own digest is checked after parsing."""

@@ -1,13 +1,14 @@
 """What a person needs to know of a bundle to call it, keep it and trust it."""
 
 from collections.abc import Iterator
-from datetime import date
+from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
 
 from converters.bundle import Bundle
 from converters.manifest import Manifest, Signature
 from converters.program import operation_counts
+from converters.window import AFTER, EARLIER, INSIDE, UNKNOWN, released
 
 DEFAULT_SIGNATURE = "predict"  # what a request means that names none
 TEXT_LIMIT = 200_000  # characters of a program's text on a terminal
@@ -42,6 +43,10 @@ def _lines(bundle: Bundle) -> Iterator[str]:
     yield f"comes from   {_origin(m)}"
     yield f"written      {m.created_at} by jax {m.jax_version}, jaxlib {m.jaxlib_version}, StableHLO {m.stablehlo_version}"
     yield f"loads        {window(m)}"
+    if not m.window.exact:
+        yield f"             jaxlib {m.window.jaxlib} is not known here: released on {m.window.released} or later"
+    yield f"may refuse   {outside(m)}"
+    yield f"here         {here(m)}"
     for platform, tolerances in m.tolerances.items():
         for name, t in tolerances.items():
             yield f"tolerance    {platform} {name}: |error| <= {t.atol:.3g} + {t.rtol:.3g} |value|"
@@ -51,15 +56,36 @@ def _lines(bundle: Bundle) -> Iterator[str]:
         yield "or           " + _python_call(m, signature)
 
 
-def window(manifest: Manifest, today: date | None = None) -> str:
-    """The age of the program, as advice."""
-    ends = date.fromisoformat(manifest.window_ends)
-    if (today or date.today()) <= ends:
-        return f"in every jaxlib released until {ends}: refresh before upgrading JAX past that"
-    return (
-        f"in jaxlib {manifest.jaxlib_version} and others released until {ends}: a newer one may refuse it; "
-        "refresh before upgrading JAX"
-    )
+def window(manifest: Manifest) -> str:
+    """Which releases read the program, as advice: those of JAX's promise, whatever the date is today."""
+    promised = manifest.window
+    if promised.exact:
+        days = f"from {promised.begins} to {promised.ends}"
+    else:
+        days = f"until {promised.ends} at least"
+    return f"in every jaxlib released {days}: refresh before upgrading JAX past that"
+
+
+def outside(manifest: Manifest) -> str:
+    """The known releases that may refuse the program, as ranges: "0.11.2 and older; 0.13.0, 0.13.1"."""
+    promised = manifest.window
+    older = [name for name in promised.may_refuse if promised.place(name) == EARLIER]
+    newer = [name for name in promised.may_refuse if promised.place(name) == AFTER]
+    parts = [f"{older[-1]} and older"] if older else []
+    return "; ".join([*parts, *([", ".join(newer)] if newer else [])]) or "none of those known"
+
+
+def here(manifest: Manifest) -> str:
+    """What is promised to the jaxlib of this process."""
+    promised, reader = manifest.window, installed("jaxlib")
+    day, exact = released(reader)
+    says = {
+        INSIDE: "reads it",
+        AFTER: "may refuse it: newer than the window",
+        EARLIER: "may refuse it: older than the window",
+        UNKNOWN: "may refuse it: whether it is in the window is not known",
+    }
+    return f"jaxlib {reader}, released {'on' if exact else 'after'} {day}, {says[promised.place(reader)]}"
 
 
 def as_json(bundle: Bundle) -> dict[str, Any]:
@@ -72,8 +98,21 @@ def as_json(bundle: Bundle) -> dict[str, Any]:
         "swap_key": bundle.swap_key,
         "weight_bytes": bundle.manifest.weight_bytes,
         "window": window(bundle.manifest),
+        "loads": _loads(bundle.manifest),
     }
     return derived | {"manifest": json.loads(bundle.manifest.to_json())}
+
+
+def _loads(manifest: Manifest) -> dict[str, Any]:
+    promised, reader = manifest.window, installed("jaxlib")
+    return {
+        "released": promised.released.isoformat(),
+        "released_is_exact": promised.exact,
+        "begins": promised.begins.isoformat(),
+        "ends": promised.ends.isoformat(),
+        "may_refuse": list(promised.may_refuse),
+        "here": {"jaxlib": reader, "place": promised.place(reader)},
+    }
 
 
 def program_text(bundle: Bundle, signature: str) -> tuple[str, str]:

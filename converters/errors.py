@@ -17,6 +17,10 @@ class BundleError(ConvertError):
     exit_code = 3
 
 
+class OutsideWindow(BundleError):
+    """The program is whole, but too old or too new for the JAX of this process."""
+
+
 class GoldenMismatch(ConvertError):
     """The program's answer on this device is not the source function's."""
 

@@ -13,6 +13,7 @@ from datetime import date
 from typing import Any
 
 from converters.errors import BundleError
+from converters.window import Window, window_of
 
 SCHEMA_VERSION = 1
 # The batch of a program that takes any.
@@ -170,6 +171,11 @@ class Manifest:
         return sum(digest.bytes for name, digest in self.files.items() if name.startswith("weights/"))
 
     @property
+    def window(self) -> Window:
+        """The releases of jaxlib that are promised to read the programs."""
+        return window_of(self.jaxlib_version, self.window_ends)
+
+    @property
     def swap_key(self) -> str:
         """Equal for two versions that differ in nothing but the values of their weights."""
         programs = {
@@ -208,7 +214,14 @@ def _manifest(raw: dict[str, Any]) -> Manifest:
     for name in raw["files"]:
         if name.startswith("/") or ".." in name.split("/"):
             raise ValueError(f"file name {name!r} leaves the bundle")
-    date.fromisoformat(raw["window_ends"])
+    if not 2000 <= date.fromisoformat(raw["window_ends"]).year <= 9000:
+        raise ValueError(f"the window's end {raw['window_ends'][:40]!r}")
+    if (
+        not isinstance(jaxlib := raw["jaxlib_version"], str)
+        or not 0 < len(jaxlib) <= 64
+        or not _is_unicode(jaxlib)
+    ):
+        raise ValueError(f"the jaxlib_version {str(jaxlib)[:40]!r}")
     for key in ("provenance", "usage", "tolerances"):
         fields[key] = dict(raw[key].items())
     fields["platforms"] = tuple(raw["platforms"])

@@ -50,7 +50,7 @@ class VersionInfo:
 
     labels: those that requests may use for it now; the catalog fills them in. Every loaded version is SERVING;
     which of them answers requests that name none is `Catalog.serving`. proven_at: seconds since the epoch when its
-    goldens were right on this device, 0 for never.
+    goldens were right on this device, 0 for never. jaxlib: the release that wrote the program.
     """
 
     version: int
@@ -58,6 +58,7 @@ class VersionInfo:
     reason: str = ""
     signatures: tuple[SignatureInfo, ...] = ()
     window_ends: str = ""
+    jaxlib: str = ""
     usage: Mapping[str, str] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     proven_at: float = 0.0

@@ -14,6 +14,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from converters.window import window_of
 from serve_grpc.batcher import Work
 from serve_grpc.ended import Ended, Listener, Request, Run
 from serve_grpc.errors import Code
@@ -27,6 +28,7 @@ SECONDS = (
 )  # fmt: skip
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 VERSION = ("model", "version")
+WRITER = ("jaxlib", "window_begins", "window_ends")
 LONGEST_ADDRESS = 64
 
 
@@ -61,6 +63,11 @@ class Metrics:
         self.queue_depth = self._gauge("jaxport_queue_depth", "Rows that wait", (*VERSION, "signature"))
         self.window_seconds = self._gauge(
             "jaxport_bundle_window_seconds", "Until a newer jaxlib may refuse the program", VERSION
+        )
+        self.written_by = self._gauge(
+            "jaxport_bundle_info",
+            "1 per version; its labels: what wrote it, and the days of releases that are promised to read it",
+            (*VERSION, *WRITER),
         )
         self.shed = self._counter("jaxport_shed", "Requests answered without a run", ("model", "reason"))
         self.swap_seconds = self._histogram(
@@ -154,7 +161,9 @@ class Metrics:
 class VersionMetrics:
     """The series of one loaded version, bound to their labels once: looking labels up costs more than observing."""
 
-    def __init__(self, metrics: Metrics, model: str, version: int, window_ends: str) -> None:
+    def __init__(
+        self, metrics: Metrics, model: str, version: int, window_ends: str, jaxlib: str = ""
+    ) -> None:
         self._metrics = metrics
         self.model, self._version = model, version
         self._labels = (model, str(version))
@@ -175,6 +184,8 @@ class VersionMetrics:
         self.slow = metrics.shed.labels(model, "queue_slow")
         end = _midnight(window_ends)
         metrics.window_seconds.labels(*self._labels).set_function(lambda: end - time.time())
+        self._writer = (jaxlib, *_window_days(jaxlib, window_ends))
+        metrics.written_by.labels(*self._labels, *self._writer).set(1)
 
     @property
     def listened(self) -> bool:
@@ -247,9 +258,18 @@ class VersionMetrics:
         """
         if successor is None:
             self._metrics.window_seconds.remove(*self._labels)
+        if successor is None or successor._writer != self._writer:
+            self._metrics.written_by.remove(*self._labels, *self._writer)
         for signature in self._depths:
             if successor is None or signature not in successor._depths:
                 self._metrics.queue_depth.remove(*self._labels, signature)
+
+
+def _window_days(jaxlib: str, window_ends: str) -> tuple[str, str]:
+    """The first and the last day that a jaxlib may have been released on that is promised to read the program."""
+    if not window_ends:
+        return "", ""
+    return window_of(jaxlib, window_ends).begins.isoformat(), window_ends
 
 
 def _midnight(window_ends: str) -> float:

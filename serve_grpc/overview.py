@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from converters.manifest import TensorInfo
+from converters.window import window_of
 from serve_grpc.catalog import Catalog, LaneInfo, SignatureInfo, VersionInfo
 from serve_grpc.histogram import Counts, HistogramFamily, added
 from serve_grpc.history import SAMPLE_SECONDS, History
@@ -120,7 +121,8 @@ class Overview:
             "state": info.state,
             "reason": info.reason,
             "labels": list(info.labels),
-            "window_ends": info.window_ends or None,
+            "jaxlib": info.jaxlib or None,
+            **_window(info),
             "window_days_left": _days_left(info.window_ends),
             "proven_at": _iso(info.proven_at) if info.proven_at else None,
             "requests": figures.requests.get(key, {}),
@@ -234,6 +236,18 @@ def _tensor(tensor: TensorInfo) -> dict[str, Any]:
 
 def _error(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.3g}")
+
+
+def _window(info: VersionInfo) -> dict[str, Any]:
+    """may_refuse: the releases known here that are promised nothing."""
+    if not (info.jaxlib and info.window_ends):
+        return {"window_begins": None, "window_ends": info.window_ends or None, "may_refuse": []}
+    window = window_of(info.jaxlib, info.window_ends)
+    return {
+        "window_begins": window.begins.isoformat(),
+        "window_ends": info.window_ends,
+        "may_refuse": list(window.may_refuse),
+    }
 
 
 def _days_left(window_ends: str) -> int | None:

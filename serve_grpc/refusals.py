@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from converters.bundle import MANIFEST_DIGEST, MOST_DIGEST_BYTES
-from converters.errors import BundleError, BundleNotFound, GoldenMismatch
+from converters.errors import BundleError, BundleNotFound, GoldenMismatch, OutsideWindow
 from serve_grpc.errors import LoadRefused
 
 # A refused version is tried again when its files change, or after this long, doubling up to the most.
@@ -20,6 +20,7 @@ MOST_RETRY_SECONDS = 900.0
 REASONS: dict[type[Exception], str] = {
     GoldenMismatch: "goldens",
     BundleNotFound: "bundle",
+    OutsideWindow: "window",
     BundleError: "bundle",
     LoadRefused: "refused",
 }

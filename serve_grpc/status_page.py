@@ -187,7 +187,7 @@ def _versions(model: Json) -> str:
                 _window(version),
             )
         )
-    heads = ("version", "state", "labels", "requests", "goldens", "loads until")
+    heads = ("version", "state", "labels", "requests", "goldens", "read by jaxlibs of")
     return table("", heads, rows, numbers=())
 
 
@@ -206,13 +206,20 @@ def _golden(version: Json) -> str:
 
 
 def _window(version: Json) -> str:
-    """Until when a newly released jaxlib loads the program: a server with its jaxlib pinned never loses it."""
+    """The days of the jaxlib releases that read the program, and who wrote it: a server with its jaxlib pinned never
+    loses it."""
     left = version["window_days_left"]
     if left is None:
         return ""
     colour = "good" if left >= SOON_DAYS else "warn" if left >= 0 else "bad"
     words = f"{left} days left" if left >= 0 else f"{-left} days ago"
-    return f'{escape(version["window_ends"])}<br><span class="{colour}">{words}</span>' + (
+    days = f"until {version['window_ends']}"
+    if version["window_begins"]:
+        days = f"{version['window_begins']} to {version['window_ends']}"
+    written = (
+        f'<br><span class="soft">written by {escape(version["jaxlib"])}</span>' if version["jaxlib"] else ""
+    )
+    return f'{escape(days)}<br><span class="{colour}">{words}</span>{written}' + (
         "" if left >= SOON_DAYS else '<br><span class="soft">refresh it before upgrading JAX</span>'
     )
 

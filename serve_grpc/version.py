@@ -259,7 +259,7 @@ class Loader:
         loaded: Mapping[str, Sequence[_Loaded]],
     ) -> LoadedVersion:
         manifest = bundle.manifest
-        metrics = VersionMetrics(self._metrics, model, version, manifest.window_ends)
+        metrics = VersionMetrics(self._metrics, model, version, manifest.window_ends, manifest.jaxlib_version)
         lanes: dict[str, Lanes] = {}
         batchers: dict[str, Batcher] = {}
         for name, each in loaded.items():
@@ -272,6 +272,7 @@ class Loader:
             LOADING,
             signatures=tuple(_described(manifest.signatures[name], each) for name, each in loaded.items()),
             window_ends=manifest.window_ends,
+            jaxlib=manifest.jaxlib_version,
             usage=dict(manifest.usage),
             proven_at=time.time(),
         )

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 
 import grpc
@@ -43,6 +44,7 @@ def test_metrics_count_what_was_done(server: ServerProcess) -> None:
     names = ["queue_seconds", "assemble_seconds", "device_seconds", "batch_rows"]
     assert all(server.metric(f"jaxport_{name}_count", model="mlp") > 0 for name in names)
     assert server.metric("jaxport_bundle_window_seconds", model="mlp") > 0
+    assert server.metric("jaxport_bundle_info", model="mlp", jaxlib=version("jaxlib")) == 1
     assert server.metric("jaxport_queue_depth", model="mlp") == 0
     assert server.metric("process_cpu_seconds_total") > 0
     text = server.get("/metrics")[1]

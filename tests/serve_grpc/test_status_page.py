@@ -44,7 +44,7 @@ def signature(name: str = "predict") -> SignatureInfo:
 def version(number: int, state: str, days: int = 200, **fields: Any) -> VersionInfo:
     ends = (datetime.now(UTC).date() + timedelta(days=days)).isoformat()
     loaded = {} if state in (FAILED, LOADING) else {"signatures": (signature(),), "proven_at": 1.8e9}
-    return VersionInfo(number, state, window_ends=ends, **{**loaded, **fields})
+    return VersionInfo(number, state, window_ends=ends, jaxlib="0.12.0", **{**loaded, **fields})
 
 
 def overview(catalog: Catalog, metrics: Metrics, history: History | None = None) -> dict[str, Any]:
@@ -179,6 +179,8 @@ def test_json_has_the_same_facts_and_no_nan(everything: dict[str, Any]) -> None:
     assert iris["shed"]["queue_full"] == 3 * 31
     serving = iris["versions"][1]
     assert (serving["state"], serving["labels"], serving["window_days_left"]) == (SERVING, ["stable"], 200)
+    assert (serving["jaxlib"], serving["window_begins"]) == ("0.12.0", "2026-09-28")
+    assert "0.11.2" in serving["may_refuse"] and "0.12.0.1" not in serving["may_refuse"]
     assert serving["requests"] == {"OK": 300, "INVALID_ARGUMENT": 1}
     total = serving["stages"]["total"]
     assert 2 < total["p50_ms"] < 8 < total["p99_ms"] < 50

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.archive import REFUSED, unpacked
 from tests.serve_grpc import bundles
 from tests.server_process import ServerProcess, eventually, publish
 
@@ -33,10 +34,21 @@ def server(versions: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory
     publish(versions / "1", folder / "other" / "1")
     (folder / "other" / "2").symlink_to(UNREADABLE)
     (folder / "closed").symlink_to(UNREADABLE)
+    (unpacked(REFUSED, tmp_path_factory.mktemp("archive")) / "mlp").rename(folder / "past")
     with ServerProcess(folder, "--max-batch", "2", "--cache-dir", str(cache)) as process:
         yield process.ready()
         assert process.alive
         assert process.metric("jaxport_compiles_after_ready_total") == 0
+
+
+def test_a_program_that_is_too_old_for_this_jax_is_refused_as_that(server: ServerProcess) -> None:
+    server.line(
+        r"refused model=past version=1: .*past/1: jax .* cannot read this program of jaxlib 0\.8\.0, for releases "
+        r"from 2025-09-24 to 2026-04-15: jaxport refresh"
+    )
+    assert server.state("past") == {1: "FAILED"}
+    assert server.metric("jaxport_load_failures_total", model="past", reason="window") == 1
+    assert server.metric("jaxport_load_failures_total", model="past", reason="bundle") == 0
 
 
 def test_a_folder_that_cannot_be_read_is_named_and_the_other_models_go_on(
