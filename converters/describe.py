@@ -28,7 +28,7 @@ def _lines(bundle: Bundle) -> Iterator[str]:
         for kind, tensors in (("takes", signature.inputs), ("gives", signature.outputs)):
             for tensor in tensors:
                 yield f"  {kind}      {tensor}"
-        yield f"  batch      {signature.batch_symbol}: any number of rows"
+        yield f"  batch      {signature.batch_symbol}: any number of rows{_alike(signature)}"
         if signature.sequence is not None:
             yield f"  length     {signature.sequence.symbol}: 1 to {signature.sequence.most}"
     yield f"runs on      {', '.join(m.platforms)}; {m.nr_devices} device, matmul precision {m.matmul_precision}"
@@ -54,6 +54,13 @@ def _lines(bundle: Bundle) -> Iterator[str]:
     for signature in m.signatures.values():
         yield "call it      " + _cli_call(m, signature)
         yield "or           " + _python_call(m, signature)
+
+
+def _alike(signature: Signature) -> str:
+    if not signature.rows:
+        return ""
+    how = "bit for bit" if signature.rows == "bitwise" else "within the tolerance"
+    return f"; others beside a row leave it as it is {how}"
 
 
 def window(manifest: Manifest) -> str:

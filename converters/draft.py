@@ -14,7 +14,7 @@ from converters.formats import ProvenSignature
 from converters.lint.findings import Findings
 from converters.manifest import ANY_BATCH, SequenceSpec, Signature, TensorInfo
 from converters.program import as_program, as_source, constants, export_program
-from converters.proof import Proof, batch_outputs, prove
+from converters.proof import Proof, batch_outputs, check_repeats, prove
 from converters.sequence_proof import Padding, prove_sequence
 from converters.spec import SignatureSpec, parse_example, parse_inputs, parse_pad
 from converters.weights import Weights
@@ -63,11 +63,17 @@ def draft_signature(
     _lint_constants(exported, findings)
     source = as_source(spec.fn, weights.params, outputs)
     facts = (source, exported, weights.arrays, rows, target.here, target.precision)
-    if sequence is None:
-        proof = prove(*facts)
-    else:
-        along = frozenset(name for name, shape in shapes.items() if sequence.symbol in shape)
-        proof = prove_sequence(*facts, Padding(sequence, fill, rows.along, along))
+    try:
+        if sequence is None:
+            proof = prove(*facts, fill, along_batch=findings.along_batch)
+        else:
+            along = frozenset(name for name, shape in shapes.items() if sequence.symbol in shape)
+            padding = Padding(sequence, fill, rows.along, along)
+            proof = prove_sequence(*facts, padding, along_batch=findings.along_batch)
+    except ExportRefused as error:
+        if error.code == "JP106":  # or does it differ from itself?
+            check_repeats(source, as_source(spec.fn, weights.params, outputs), rows.batch(1))
+        raise
     data = bytes(exported.serialize())
     signature = Signature(
         name=name,
@@ -78,6 +84,7 @@ def draft_signature(
         pad=fill,
         program_sha256=hashlib.sha256(data).hexdigest(),
         sequence=sequence,
+        rows=proof.rows,
     )
     return Draft(
         ProvenSignature(signature, program, {ANY_BATCH: exported}, proof),

@@ -21,6 +21,8 @@ ANY_BATCH = 0
 # Those of numpy's arrays; and what one size of them may be.
 MOST_DIMENSIONS = 64
 LARGEST_SIZE = 2**63 - 1
+# How alike a row is among others: not recorded, bit for bit, or within the tolerances.
+ROWS = ("", "bitwise", "tolerance")
 # Lengths that rows are padded to: halves of the longest, so many at most, and none that saves next to nothing.
 MOST_LENGTHS = 5
 SHORTEST_LENGTH = 8
@@ -62,6 +64,7 @@ class Signature:
     """One callable program of the bundle; `pad` has the value that fills a bucket, per input.
 
     sequence: the dimension behind the batch whose length a request chooses; None where every size is fixed.
+    rows: how alike a row was found among others: "bitwise" or "tolerance"; "" where that was not recorded.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Signature:
     pad: Mapping[str, float]
     program_sha256: str
     sequence: SequenceSpec | None = None
+    rows: str = ""
 
     def at_length(self, length: int) -> "Signature":
         """The same with every sequence of `length`, which has no symbol but the batch."""
@@ -160,6 +164,8 @@ class Manifest:
         for signature in fields["signatures"].values():
             if signature["sequence"] is None:  # as readers know it that have never heard of one
                 del signature["sequence"]
+            if not signature["rows"]:
+                del signature["rows"]
         for key in ("formats", "allowed"):
             if not fields[key]:
                 del fields[key]
@@ -263,6 +269,8 @@ def _signature(raw: dict[str, Any]) -> Signature:
     for name, value in raw["pad"].items():
         if not isinstance(value, int | float) or not math.isfinite(value):
             raise ValueError(f"the pad of {name!r}")
+    if raw.get("rows", "") not in ROWS:
+        raise ValueError(f"the rows {str(raw['rows'])[:40]!r}")
     declared = raw.get("sequence")
     sequence = None if declared is None else _sequence(SequenceSpec(**declared), raw["batch_symbol"], tensors)
     fields = {**raw, **tensors, "constraints": tuple(raw["constraints"]), "sequence": sequence}

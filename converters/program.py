@@ -17,7 +17,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from converters.errors import BadSpec, ExportRefused
 from converters.lint.findings import Findings
-from converters.lint.jaxprs import lint_jaxpr
+from converters.lint.jaxprs import lint_jaxpr, works_along
 from converters.lint.tracing import trace_or_refuse, unpromised_targets
 from converters.manifest import TensorInfo
 from converters.weights import is_array
@@ -103,6 +103,7 @@ def export_program(
         if narrowed:
             findings.add("JP116", f"64 bits are asked for and x64 is off: {narrowed[0]}")
         lint_jaxpr(traced.jaxpr.jaxpr, len(weights), findings)
+        findings.along_batch = works_along(traced.jaxpr.jaxpr, str(inputs[0].shape[0]))
         return _lower(program, arguments, tuple(platforms), findings, why)
 
 

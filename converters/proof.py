@@ -18,12 +18,12 @@ from converters.lint.rules import refusal
 from converters.lint.tracing import trace_or_refuse
 from converters.manifest import Tolerance
 from converters.program import Source
+from converters.row_proof import check_rows
 from converters.run import Run, compiled_runner, to_host
 from converters.spec import Example, whole_bytes
 
 GOLDEN_BATCHES = (1, 3)  # one row alone, and one that no bucket fits
 OTHER_BATCHES = (2, 7, 64)
-PADDED_BATCH = 7
 
 # A share of the output's scale that two correct machines may differ by. On cuda float32 products run in TF32
 # (10 bits of mantissa) unless the precision is raised.
@@ -34,11 +34,15 @@ COARSE_SHARE = 0.25  # eight bits and fewer
 
 @dataclass(frozen=True)
 class Proof:
-    """The goldens, the tolerances per platform and output, and the worst error seen as a share of its tolerance."""
+    """The goldens, the tolerances per platform and output, and the worst error seen as a share of its tolerance.
+
+    rows: BITWISE or TOLERANCE of row_proof.
+    """
 
     goldens: tuple[Golden, ...]
     tolerances: Mapping[str, Mapping[str, Tolerance]]
     worst_share: float
+    rows: str
 
 
 def prove(
@@ -48,8 +52,14 @@ def prove(
     example: Example,
     platform: str,
     precision: str,
+    pad: Mapping[str, float],
+    *,
+    along_batch: bool = False,
 ) -> Proof:
-    """Runs `source`, the function on the params it came with, and the program side by side on this machine's `platform`; ExportRefused where they differ."""
+    """Runs `source`, the function on the params it came with, and the program side by side on this machine's `platform`.
+
+    pad, along_batch: as check_rows has them. ExportRefused where the two differ, or rows depend on each other.
+    """
     on_device = jax.device_put(dict(weights))
     run_source = jitted(source)
     run_program = compiled_runner(exported, on_device)
@@ -58,8 +68,8 @@ def prove(
     share = 0.0
     for golden in (*goldens, *(golden_of(run_source, example.batch(rows)) for rows in OTHER_BATCHES)):
         share = max(share, compare(run_program, golden, tolerances[platform]))
-    check_rows(run_program, goldens[-1], tolerances[platform])
-    return Proof(goldens, tolerances, share)
+    rows = check_rows(run_program, goldens[-1], tolerances[platform], pad, along_batch=along_batch)
+    return Proof(goldens, tolerances, share, rows)
 
 
 def jitted(source: Source) -> Run:
@@ -69,6 +79,16 @@ def jitted(source: Source) -> Run:
         return to_host(trace_or_refuse(lambda: source(inputs)))
 
     return run
+
+
+def check_repeats(first: Source, second: Source, inputs: Mapping[str, np.ndarray]) -> None:
+    """ExportRefused where one function, traced twice, gives two answers: then it is no program's fault to differ."""
+    one, other = jitted(first)(inputs), jitted(second)(inputs)
+    for name, value in one.items():
+        if value.tobytes() != other[name].tobytes():
+            raise refusal(
+                "JP114", f"output {name!r} of the same inputs is another when the function is traced again"
+            )
 
 
 def golden_of(run: Run, inputs: dict[str, np.ndarray], length: int = 0) -> Golden:
@@ -84,58 +104,6 @@ def compare(run: Run, golden: Golden, tolerances: Mapping[str, Tolerance]) -> fl
         return check_outputs(run(golden.inputs), golden.outputs, tolerances, what)
     except GoldenMismatch as error:
         raise refusal("JP106", str(error)) from error
-
-
-def check_rows(run: Run, golden: Golden, tolerances: Mapping[str, Tolerance]) -> None:
-    """ExportRefused where a row's answer changes with its place, or with what stands before or after it.
-
-    Each row goes alone; then all of them after and before rows of noise and of NaN, as in a batch of strangers.
-    """
-    for row in range(golden.batch):
-        alone = {name: array[row : row + 1] for name, array in golden.inputs.items()}
-        want = {name: array[row : row + 1] for name, array in golden.outputs.items()}
-        _same_rows(run(alone), want, tolerances, f"row {row} alone")
-    count = PADDED_BATCH - golden.batch
-    for kind, fill in (("random", _random_rows), ("NaN", _nan_rows)):
-        others = {name: fill(rows, count) for name, rows in golden.inputs.items()}
-        for side, start in (("after", 0), ("before", count)):
-            batch = {
-                name: np.concatenate([rows, others[name]] if start == 0 else [others[name], rows])
-                for name, rows in golden.inputs.items()
-            }
-            outputs = {name: value[start : start + golden.batch] for name, value in run(batch).items()}
-            _same_rows(outputs, golden.outputs, tolerances, f"with {kind} rows {side} them")
-
-
-def _same_rows(
-    got: Mapping[str, np.ndarray],
-    want: Mapping[str, np.ndarray],
-    tolerances: Mapping[str, Tolerance],
-    how: str,
-) -> None:
-    try:
-        check_outputs(
-            got, want, tolerances, f"the rows of a batch depend on each other or on their place: {how}"
-        )
-    except GoldenMismatch as error:
-        raise refusal("JP107", str(error)) from error
-
-
-def _random_rows(rows: np.ndarray, count: int) -> np.ndarray:
-    """Other values of the same range: an id stays an id."""
-    generator = np.random.default_rng(0)
-    picked = generator.permuted(np.resize(rows, (count, *rows.shape[1:])).reshape(count, -1), axis=1)
-    if not is_exact(rows.dtype):
-        picked = (picked.astype(np.complex64) * 3 + generator.normal(size=picked.shape)).real.astype(
-            rows.dtype
-        )
-    return picked.reshape(count, *rows.shape[1:])
-
-
-def _nan_rows(rows: np.ndarray, count: int) -> np.ndarray:
-    if is_exact(rows.dtype):
-        return np.zeros((count, *rows.shape[1:]), rows.dtype)
-    return np.full((count, *rows.shape[1:]), np.nan, rows.dtype)
 
 
 def tolerances_for(golden: Golden, platform: str, precision: str) -> dict[str, Tolerance]:

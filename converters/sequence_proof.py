@@ -19,12 +19,12 @@ from converters.program import Source
 from converters.proof import (
     GOLDEN_BATCHES,
     Proof,
-    check_rows,
     compare,
     golden_of,
     jitted,
     tolerances_for,
 )
+from converters.row_proof import check_rows
 from converters.run import Run, compiled_runner
 from converters.spec import Example
 
@@ -73,6 +73,8 @@ def prove_sequence(
     platform: str,
     precision: str,
     padding: Padding,
+    *,
+    along_batch: bool = False,
 ) -> Proof:
     """As `prove`, for a signature with a sequence: at several lengths, alone, padded, and side by side."""
     run_source = jitted(source)
@@ -85,13 +87,15 @@ def prove_sequence(
         golden_of(run_source, _row(example.at_length(length), at), length)
         for at, length in enumerate(golden_lengths(padding.sequence))
     ]
-    one = golden_of(run_source, _row(example.at_length(1), 0), 1)
+    # Where a stride or a window of two begins, and where the least is padded.
+    edges = sorted({1, min(2, padding.sequence.most), max(1, padding.sequence.most - 1)})
+    short = [golden_of(run_source, _row(example.at_length(length), 0), length) for length in edges]
     many = example.at_length(rows[0].length).batch(MANY_ROWS)
-    for golden in (one, golden_of(run_source, many, rows[0].length), batch):
+    for golden in (short[0], golden_of(run_source, many, rows[0].length), batch):
         share = max(share, compare(run_program, golden, here))
-    share = max(share, check_padding(run_program, (one, *rows), padding, here))
-    check_rows(run_program, batch, here)
-    return Proof((*rows, batch), tolerances, share)
+    share = max(share, check_padding(run_program, (*short, *rows), padding, here))
+    alike = check_rows(run_program, batch, here, padding.pad, along_batch=along_batch)
+    return Proof((*rows, batch), tolerances, share, alike)
 
 
 def check_padding(

@@ -10,7 +10,11 @@ class Findings:
     """Refuses what a rule finds, unless that rule was allowed: then it is kept in `allowed`, with the reason."""
 
     def __init__(self, allow: Mapping[str, str] | None = None) -> None:
-        """allow: reason by code. Raises BadSpec, as check_allowed."""
+        """allow: reason by code. Raises BadSpec, as check_allowed.
+
+        along_batch: the function traced last does something along its batch, which the proof of rows looks into.
+        """
+        self.along_batch = False
         self._allow = dict(allow or {})
         self.allowed: dict[str, str] = {}
         check_allowed(self._allow)

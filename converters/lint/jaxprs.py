@@ -50,6 +50,32 @@ def _lint_device(equation: Any, findings: Findings) -> None:
         findings.add("JP115", "random numbers by rbg differ between kinds of device")
 
 
+def works_along(jaxpr: Any, symbol: str) -> bool:
+    """Whether anything is computed along a dimension of size `symbol`, or with that size as a number.
+
+    What works on each row by itself has none of it; what counts rows to treat many of them apart has.
+    """
+    for equation in _equations(jaxpr):
+        name, params = equation.primitive.name, equation.params
+        if name == "dim_as_value" and symbol in str(params["dim"]):
+            return True
+        if name == "iota" and symbol in str(params["shape"][params["dimension"]]):
+            return True
+        axes = params.get("axes", ()) if name.startswith(("reduce_", "arg")) else ()
+        if name.startswith("cum"):
+            axes = (params["axis"],)
+        elif name == "sort":
+            axes = (params["dimension"],)
+        elif name == "dot_general":
+            axes = params["dimension_numbers"][0][0]
+        elif name == "scan" and symbol in str(params["length"]):
+            return True
+        shape = equation.invars[0].aval.shape if axes else ()
+        if any(symbol in str(shape[axis]) for axis in axes):
+            return True
+    return False
+
+
 class _Fixed:
     """Follows which values have an input's part in them, and keeps the draws of random numbers that have none."""
 
