@@ -94,9 +94,9 @@ class _Fixed:
         return [depends.get(id(var), False) for var in jaxpr.outvars]
 
     def _results(self, equation: Any, flags: list[bool]) -> list[bool]:
-        name, params = equation.primitive.name, equation.params
+        name = equation.primitive.name
         if name == "scan":
-            return self._scan(params, flags)
+            return self._scan(equation, flags)
         inner = list(_inner(equation))
         if name == "cond":
             branches = [self.walk(jaxpr, flags[1:]) for jaxpr in inner]
@@ -111,10 +111,15 @@ class _Fixed:
                 self.walk(jaxpr, [any(flags)] * len(jaxpr.invars))
         return [any(flags)] * len(equation.outvars)
 
-    def _scan(self, params: Any, flags: list[bool]) -> list[bool]:
-        """An input may reach the carry only after some turns."""
-        first, count = params["num_consts"], params["num_carry"]
-        body, now = params["jaxpr"].jaxpr, list(flags)
+    def _scan(self, equation: Any, flags: list[bool]) -> list[bool]:
+        """An input may reach the carry only after some turns.
+
+        What a body takes is constants, carry, slices; what it gives is carry, slices. Slices have a dimension less inside.
+        """
+        body, now = equation.params["jaxpr"].jaxpr, list(flags)
+        slices = sum(a.aval.ndim != b.aval.ndim for a, b in zip(body.invars, equation.invars, strict=True))
+        count = sum(a.aval.ndim == b.aval.ndim for a, b in zip(body.outvars, equation.outvars, strict=True))
+        first = len(flags) - slices - count
         while True:
             quiet = _Fixed()
             results = quiet.walk(body, now)
