@@ -3,12 +3,13 @@ PY   := .venv/bin/python
 MARK := .venv/.installed
 PIP  := --quiet --disable-pip-version-check --no-deps
 CLIENTS := .venv-conformance/.locked
+FORMATS := .venv-formats/.locked
 TERRAFORM_TOOLS := .venv-terraform/.made
 WORKERS ?= 2
 PYTHON ?= python3
 ACCELERATOR ?= cpu
 
-.PHONY: help setup run test check bench bench-peers images test-deploy test-images test-terraform test-monitoring format proto lock clean
+.PHONY: help setup run test check bench bench-peers images test-deploy test-formats test-images test-terraform test-monitoring format proto lock clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -60,6 +61,17 @@ images:  ## the container images, with podman or docker; ACCELERATOR=cuda12 for 
 test-deploy: $(MARK)  ## the manifests, held to schemas and policies; Envoy, as they configure it, before a real server
 	@$(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal tests/deploy tests/front
 
+# 2.6 GB on disk: TensorFlow, IREE, onnxruntime, and the JAX of the other locks.
+$(FORMATS): locks/formats.txt scripts/make-venv
+	@sh scripts/make-venv .venv-formats
+	@echo "installing locks/formats.txt (TensorFlow, IREE, ONNX) into .venv-formats"
+	@.venv-formats/bin/python -m pip install $(PIP) --no-compile --require-hashes --requirement locks/formats.txt
+	@touch $@
+
+# Their libraries warn of what is not ours to change.
+test-formats: $(FORMATS)  ## SavedModel, StableHLO and ONNX, written and then run by TensorFlow, IREE and onnxruntime
+	@.venv-formats/bin/python -m pytest -W default tests/formats
+
 test-images: $(MARK)  ## the images, run as the manifests say: train, export, serve, Predict
 	@$(PY) -m pytest tests/images
 
@@ -79,5 +91,5 @@ lock: $(MARK)  ## resolve the locks again
 	@$(PY) scripts/lock.py
 
 clean:  ## remove the venvs, caches and ./work
-	rm -rf .venv .venv-conformance .venv-terraform .venv-checkov work build dist .pytest_cache .ruff_cache
+	rm -rf .venv .venv-conformance .venv-formats .venv-terraform .venv-checkov work build dist .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,6 @@
 """What a person needs to know of a bundle to call it, keep it and trust it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,9 @@ def _lines(bundle: Bundle) -> Iterator[str]:
         yield f"program      {_size(size)}{name}, sha256 {signature.program_sha256[:16]}…"
     for code, reason in m.allowed.items():
         yield f"allowed      {code}: {reason}"
+    for name, facts in m.formats.items():
+        size = sum(digest.bytes for path, digest in m.files.items() if path.startswith(f"{name}/"))
+        yield f"{name:<12} {_size(size)}{_checked(facts)}"
     yield f"comes from   {_origin(m)}"
     yield f"written      {m.created_at} by jax {m.jax_version}, jaxlib {m.jaxlib_version}, StableHLO {m.stablehlo_version}"
     yield f"loads        {window(m)}"
@@ -128,6 +131,14 @@ def program_text(bundle: Bundle, signature: str) -> tuple[str, str]:
     counts = operation_counts(exported)
     line = ", ".join(f"{name.removeprefix('stablehlo.')} {count}" for name, count in counts.most_common())
     return exported.mlir_module(), f"{sum(counts.values())} operations: {line}"
+
+
+def _checked(facts: Mapping[str, Any]) -> str:
+    """With what a format was run before it was published."""
+    checked = facts.get("checked")
+    if not isinstance(checked, Mapping):
+        return ", lowered only: it was not run where it was exported"
+    return f", run by {checked.get('with')}: worst difference {checked.get('worst_difference', 0):.2g}"
 
 
 def _origin(m: Manifest) -> str:

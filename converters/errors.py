@@ -59,3 +59,9 @@ class PlatformMissing(ConvertError):
     """The bundle has no program for this machine's device."""
 
     exit_code = 4
+
+
+class LibraryMissing(ConvertError):
+    """A format is asked for whose library is not installed; the message has the extra that brings it."""
+
+    exit_code = 4

@@ -11,6 +11,7 @@ from converters.bundle import MODEL_NAME
 from converters.checkpoint import fit, read_checkpoint
 from converters.errors import BadSpec
 from converters.export import SIGNATURE, export_bundle, parse_version_name
+from converters.formats import Formats
 from converters.lint.tracing import place_in_caller
 from converters.spec import ExportSpec, SignatureSpec
 
@@ -21,7 +22,7 @@ NEEDED = "an ExportSpec or a SignatureSpec, or a function without arguments that
 class FunctionExport:
     """fn: "package.module:name". params: the checkpoint's folder. The bundle is <root>/models/<name>/<version>.
 
-    allow: reason by code of a rule of docs/lint.md.
+    allow: reason by code of a rule of docs/lint.md. formats: what to write beside the program, as in export_bundle.
     """
 
     root: Path
@@ -31,6 +32,7 @@ class FunctionExport:
     version: str = "next"
     platforms: Sequence[str] = ("cpu", "cuda")
     allow: Mapping[str, str] = field(default_factory=dict)
+    formats: Formats = field(default_factory=dict)
 
 
 def export_function(settings: FunctionExport, say: Callable[[str], None] = print) -> Path:
@@ -53,6 +55,7 @@ def export_function(settings: FunctionExport, say: Callable[[str], None] = print
         platforms=settings.platforms,
         usage=spec.usage,
         allow=settings.allow,
+        formats=settings.formats,
         provenance={"source": "function", "function": settings.fn, "params": settings.params.name},
     )
 

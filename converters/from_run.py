@@ -15,6 +15,7 @@ import jax
 from converters.bundle import MODEL_NAME, list_versions, open_bundle, read_manifest
 from converters.errors import BadSpec, ConvertError, StorageError
 from converters.export import SIGNATURE, export_bundle, parse_version_name
+from converters.formats import Formats
 from converters.manifest import SequenceSpec
 from converters.program import Program
 from converters.publish import find_or_publish, storage_errors
@@ -35,7 +36,8 @@ class RunExport:
     """Which checkpoint becomes which bundle. `step` is "latest", "best" or a number; `name` None takes the run's.
 
     dynamic_length: each request chooses the length of its sequences. skip_existing: a version that was made of the
-    same checkpoint, for the same platforms and lengths, by the same JAX, is as good as a new one. allow: as in export_bundle.
+    same checkpoint, for the same platforms and lengths and with the same formats, by the same JAX, is as good as a new one.
+    allow, formats: as in export_bundle.
     """
 
     root: Path
@@ -48,6 +50,7 @@ class RunExport:
     dynamic_length: bool = False
     skip_existing: bool = False
     allow: Mapping[str, str] = field(default_factory=dict)
+    formats: Formats = field(default_factory=dict)
 
 
 def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple[Path, bool]:
@@ -96,6 +99,7 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple
             provenance=provenance,
             sequence=sequence,
             allow=settings.allow,
+            formats=settings.formats,
         )
 
     if not settings.skip_existing:
@@ -136,7 +140,8 @@ def _alike(
                 signature and signature.sequence,
             )  # fmt: skip
             granted = manifest.allowed.items() <= settings.allow.items()
-            if has == wanted and granted and provenance.items() <= manifest.provenance.items():
+            whole = set(settings.formats) <= set(manifest.formats)
+            if has == wanted and granted and whole and provenance.items() <= manifest.provenance.items():
                 return open_bundle(path).path
     return None
 

@@ -1,7 +1,7 @@
 """Resolves locks/ from pyproject.toml: python scripts/lock.py
 
 One lock for development, one per image and accelerator, one for what builds our own wheel in the images, one for the
-clients that the conformance tests run, and those of the checks of terraform/.
+clients that the conformance tests run, one for the tests of further formats, and those of the checks of terraform/.
 Universal (every platform), with hashes, without an index address: whoever installs names their own index.
 """
 
@@ -25,6 +25,8 @@ ELSEWHERE = "python_version < '3.14' and (sys_platform != 'linux' or platform_ma
 # What TensorFlow asks for, and neither its messages nor make_tensor_proto ever import.
 UNUSED = ("keras", "h5py", "libclang", "google-pasta", "setuptools", "wheel")
 CLIENTS = (f"tensorflow ; {ELSEWHERE}", *(f"{name} ; python_version < '3'" for name in UNUSED))
+# jax2onnx asks for an Orbax older than ours, which nothing that an export runs of it imports.
+ORBAX = "orbax-checkpoint>=0.12.4"
 OPTIONS = (
     "--universal",
     "--python-version",
@@ -50,6 +52,8 @@ def main() -> None:
     builder = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     resolve("build", ["-", *AS_TESTED], "\n".join(builder))
     resolve("conformance", ["--group", "conformance", "--override", "-"], "\n".join(CLIENTS))
+    sources = ["pyproject.toml", "--extra", "train", "--extra", "export", "--group", "formats"]
+    resolve("formats", [*sources, "--override", "-", *AS_TESTED], ORBAX)
     for name in ("terraform", "checkov"):
         resolve(name, ["--group", name])
     for name in ("google-7", "google-8"):  # read, not run: nothing that they ask for is needed

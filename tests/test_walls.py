@@ -1,5 +1,6 @@
 """Who may know what: each room imports only what docs/architecture.md allows it."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,20 @@ def test_only_the_exporter_of_runs_knows_the_training(module: str) -> None:
 
 def test_the_process_of_a_saved_model_has_no_jax_before_it_has_tensorflow() -> None:
     assert "jax" not in loaded_after("import converters.compare.saved_model_process")
+
+
+def test_a_format_is_run_without_jax_and_without_the_others() -> None:
+    loaded = loaded_after(
+        "import converters.formats.answers, converters.formats.savedmodel, converters.formats.onnx"
+    )
+    assert loaded & {"jax", "tensorflow", "onnx", "jax2onnx", "onnxruntime", "iree"} == set()
+
+
+def test_only_what_is_of_savedmodels_knows_tensorflow() -> None:
+    sources = sorted((ROOT / "converters").rglob("*.py"))
+    named = re.compile(r"import tensorflow|from tensorflow|library\(.tensorflow")
+    known = [path.name for path in sources if named.search(path.read_text())]
+    assert known == ["saved_model_process.py", "savedmodel.py"]
 
 
 def test_the_client_needs_no_jax() -> None:

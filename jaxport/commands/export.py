@@ -4,10 +4,12 @@ jaxport export --fn package.module:name --params DIR --name MODEL
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from converters.errors import BadSpec
 from converters.export import PLATFORMS, parse_version_name
 from converters.lint import parse_allowed
+from jaxport.commands.export_formats import add_format_flags, asked_formats, format_lines
 
 # Flags of a run's export alone, with what they are when they are not given.
 OF_A_RUN = {"step": "latest", "wait": False, "skip_existing": False, "dynamic_length": False}
@@ -44,6 +46,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="JP1xx=REASON",
         help="let a rule of docs/lint.md find something, and record why that is right here; repeatable",
     )
+    add_format_flags(parser)
     flag("--platforms", default="cpu,cuda", help=f"some of {','.join(PLATFORMS)} (default: cpu,cuda)")
 
 
@@ -71,8 +74,11 @@ def check(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> int:
     check(options)
     platforms = tuple(p.strip() for p in options.platforms.split(",") if p.strip())
+    formats = asked_formats(options)
     path, written = (
-        _export_run(options, platforms) if options.fn is None else _export_function(options, platforms)
+        _export_run(options, platforms, formats)
+        if options.fn is None
+        else _export_function(options, platforms, formats)
     )
     # After the flags are checked, as above: what these modules import takes seconds.
     from converters.bundle import read_manifest
@@ -85,10 +91,14 @@ def run(options: argparse.Namespace) -> int:
     size = sum(d.bytes for d in manifest.files.values())
     done = "wrote" if written else "kept"
     print(f"{done} {path}: {size / 1e6:.1f} MB, loads in jaxlib released until {manifest.window_ends}")
+    for line in format_lines(path, manifest):
+        print(line)
     return 0
 
 
-def _export_run(options: argparse.Namespace, platforms: tuple[str, ...]) -> tuple[Path, bool]:
+def _export_run(
+    options: argparse.Namespace, platforms: tuple[str, ...], formats: dict[str, Any]
+) -> tuple[Path, bool]:
     from converters.from_run import RunExport, export_run
 
     settings = RunExport(
@@ -98,6 +108,7 @@ def _export_run(options: argparse.Namespace, platforms: tuple[str, ...]) -> tupl
         name=options.name,
         version=options.version,
         platforms=platforms,
+        formats=formats,
         wait=options.wait,
         dynamic_length=options.dynamic_length,
         skip_existing=options.skip_existing,
@@ -106,7 +117,9 @@ def _export_run(options: argparse.Namespace, platforms: tuple[str, ...]) -> tupl
     return export_run(settings)
 
 
-def _export_function(options: argparse.Namespace, platforms: tuple[str, ...]) -> tuple[Path, bool]:
+def _export_function(
+    options: argparse.Namespace, platforms: tuple[str, ...], formats: dict[str, Any]
+) -> tuple[Path, bool]:
     from converters.from_function import FunctionExport, export_function
 
     settings = FunctionExport(
@@ -116,6 +129,7 @@ def _export_function(options: argparse.Namespace, platforms: tuple[str, ...]) ->
         name=options.name,
         version=options.version,
         platforms=platforms,
+        formats=formats,
         allow=parse_allowed(options.allow),
     )
     return export_function(settings), True

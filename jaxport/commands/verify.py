@@ -2,7 +2,7 @@
 
 import argparse
 
-from converters.verify import verify
+from converters.verify import verdict_lines, verify
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -10,11 +10,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    verdict = verify(options.bundle)
-    how = (
-        "bit for bit"
-        if verdict.worst_share == 0
-        else f"worst error {verdict.worst_share:.1%} of what is allowed"
-    )
-    print(f"{options.bundle}: {verdict.goldens} goldens reproduced on {verdict.platform}, {how}")
+    first, *others = verdict_lines(verify(options.bundle))
+    print(f"{options.bundle}: {first}", *others, sep="\n")
     return 0

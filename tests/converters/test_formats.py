@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from converters import formats, open_bundle
-from converters.errors import BadSpec, BundleError, PlatformMissing
-from converters.formats import ProvenBundle
-from converters.verify import verify
+from converters.describe import summary
+from converters.errors import BadSpec, BundleError, LibraryMissing
+from converters.formats import Format, ProvenBundle
+from converters.verify import FormatVerdict, verdict_lines, verify
 from tests.converters.conftest import export_iris
 
 
@@ -33,10 +34,12 @@ def listing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     module = ModuleType("converters.formats.listing")
     module.write = write  # pyright: ignore[reportAttributeAccessIssue]
-    (tmp_path / "formats").mkdir()
-    (tmp_path / "formats" / "listing.py").touch()
-    (tmp_path / "formats" / "absent.py").write_text("import nothing_of_that_name")
-    monkeypatch.setattr(formats, "__path__", [str(tmp_path / "formats")])
+    known = {
+        "listing": Format(),
+        "absent": Format(("nothing_of_that_name",), "export-nothing", ("nothing_of_that_name.inside",)),
+    }
+    monkeypatch.setattr(formats, "FORMATS", known)
+    monkeypatch.setattr("converters.verify.FORMATS", known)
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
@@ -46,7 +49,12 @@ def test_a_format_lies_in_the_bundle_with_digests_and_facts(tmp_path: Path) -> N
     bundle = open_bundle(path)
     assert bundle.manifest.formats == {"listing": {"platforms": ["cpu", "cuda"], "batches": [0]}}
     assert bundle.read("listing/weights.md").decode().split() == [w.name for w in bundle.manifest.weights]
-    assert verify(path).goldens == 2
+    assert verify(path).formats == (FormatVerdict("listing", not_run="nothing here runs it"),)
+    assert list(verdict_lines(verify(path)))[1:] == [
+        "cuda: lowered only, this machine is cpu",
+        "listing: not run, nothing here runs it",
+    ]
+    assert "listing      " in summary(open_bundle(path))
     (path / "listing" / "weights.md").write_text("other")
     with pytest.raises(BundleError, match=r"listing/weights\.md: altered"):
         open_bundle(path)
@@ -54,11 +62,30 @@ def test_a_format_lies_in_the_bundle_with_digests_and_facts(tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("listing")
 def test_a_format_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(BadSpec, match="formats: 'other' is none; there are: absent, listing"):
+    with pytest.raises(BadSpec, match="formats: 'other' is none; there are: listing, absent"):
         export_iris(tmp_path / "m" / "1", formats=("other",))
-    with pytest.raises(PlatformMissing, match="absent needs nothing_of_that_name, which is not installed"):
+    needs = (
+        r"absent needs nothing_of_that_name, which is not installed; pip install 'jaxport\[export-nothing\]'"
+    )
+    with pytest.raises(LibraryMissing, match=needs):
         export_iris(tmp_path / "m" / "1", formats=("listing", "absent"))
     assert list((tmp_path / "m").glob("*")) == []
+
+
+def test_a_library_that_is_missing_is_told_of_before_any_work(tmp_path: Path) -> None:
+    """None of them is in this environment: make test-formats has one of its own."""
+
+    def never(params: Any, x: Any) -> Any:
+        raise AssertionError("the function was traced")
+
+    for name, module, extra in (
+        ("savedmodel", "tensorflow", "export-tf"),
+        ("onnx", "jax2onnx", "export-onnx"),
+    ):
+        with pytest.raises(LibraryMissing, match=rf"{name} needs {module}, .*jaxport\[{extra}\]") as error:
+            export_iris(tmp_path / "m" / "1", fn=never, formats=(name,))
+        assert error.value.exit_code == 4
+    assert not (tmp_path / "m").exists()
 
 
 def test_without_one_the_manifest_is_as_before(iris_bundle: Path) -> None:

@@ -1,0 +1,173 @@
+"""Small functions: what each format takes, what it refuses and with which words, and that a wrong answer is seen."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from converters import SequenceSpec, TensorSpec, export_bundle, open_bundle
+from converters.bundle import digest_line
+from converters.errors import BadSpec, BundleError, ConvertError, ExportRefused, GoldenMismatch
+from converters.formats import onnx
+from converters.verify import verify
+
+ALL = ("savedmodel", "stablehlo", "onnx")
+ROWS = {"x": np.random.default_rng(2).normal(size=(8, 4)).astype(np.float32)}
+PARAMS = {"w": np.random.default_rng(3).normal(size=(4, 4)).astype(np.float32)}
+
+
+def export(path: Path, fn: Any, formats: Any, **changes: Any) -> Path:
+    arguments = {"inputs": {"x": TensorSpec("float32", "b, 4")}, "outputs": ("y",), "example": ROWS}
+    return export_bundle(path, fn, PARAMS, platforms=("cpu",), formats=formats, **(arguments | changes))
+
+
+def masked(params: Any, x: jax.Array, mask: jax.Array) -> jax.Array:
+    """Has the length of its sequences in its shapes, a nested jit, and what JAX names a composite (erf)."""
+    place = jnp.arange(x.shape[1]).astype(jnp.float32)[None, :, None] / 64
+    hidden = jax.jit(lambda a: jax.nn.gelu(a @ params["w"], approximate=False))(x + place)
+    return jnp.where(mask[..., None] > 0, hidden, 0.0)
+
+
+@pytest.fixture(scope="session")
+def sequences(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rows = np.random.default_rng(4).normal(size=(8, 16, 4)).astype(np.float32)
+    return export_bundle(
+        tmp_path_factory.mktemp("models") / "masked" / "1",
+        masked,
+        PARAMS,
+        inputs={"x": TensorSpec("float32", "b, t, 4"), "mask": TensorSpec("float32", "b, t")},
+        outputs=("y",),
+        example={"x": rows, "mask": np.ones((8, 16), np.float32)},
+        sequence=SequenceSpec("t", most=16),
+        platforms=("cpu",),
+        formats={"savedmodel": {}, "stablehlo": {"batches": (4,)}, "onnx": {}},
+    )
+
+
+def test_a_sequence_of_any_length_goes_into_each(sequences: Path) -> None:
+    verdict = verify(sequences)
+    assert [(one.name, one.goldens) for one in verdict.formats] == [
+        (name, len(open_bundle(sequences).goldens())) for name in ALL
+    ]
+    facts = open_bundle(sequences).manifest.formats
+    assert facts["stablehlo"]["signatures"]["predict"]["length"] == 16
+    assert facts["onnx"]["signatures"]["predict"]["made_of"] == "primitives"
+
+
+@pytest.mark.parametrize("name", ["savedmodel", "onnx"])
+def test_verify_sees_a_format_with_other_weights(sequences: Path, tmp_path: Path, name: str) -> None:
+    """Its digests are right: what is wrong is what it answers."""
+    other = export(
+        tmp_path / "other" / "1",
+        lambda params, x, mask: masked({"w": params["w"] * 1.01}, x, mask),
+        (name,),
+        inputs={"x": TensorSpec("float32", "b, t, 4"), "mask": TensorSpec("float32", "b, t")},
+        example={
+            "x": np.ones((4, 16, 4), np.float32) * ROWS["x"][:4, None],
+            "mask": np.ones((4, 16), np.float32),
+        },
+        sequence=SequenceSpec("t", most=16),
+    )
+    wrong = tmp_path / "masked" / "1"
+    shutil.copytree(sequences, wrong)
+    shutil.rmtree(wrong / name)
+    shutil.copytree(other / name, wrong / name)
+    manifest = json.loads((wrong / "manifest.json").read_text())
+    of_other = json.loads((other / "manifest.json").read_text())["files"]
+    for side in (manifest["files"], of_other):
+        side.update({k: v for k, v in of_other.items() if k.startswith(f"{name}/")})
+    data = json.dumps(manifest).encode()
+    (wrong / "manifest.json").write_bytes(data)
+    (wrong / "manifest.json.sha256").write_text(digest_line(data))
+    with pytest.raises(GoldenMismatch, match=rf"{name} predict batch .* is off by") as error:
+        verify(wrong)
+    assert error.value.exit_code == 3
+
+
+def solve(params: Any, x: jax.Array) -> jax.Array:
+    return x @ jnp.linalg.cholesky(params["w"] @ params["w"].T + 4 * jnp.eye(4))
+
+
+@pytest.mark.parametrize("name", ["savedmodel", "stablehlo"])
+def test_what_only_jaxlib_has_is_named(tmp_path: Path, name: str) -> None:
+    one = signature_of(tmp_path, lambda params, x: x @ params["w"])
+    from converters.formats import lowering
+
+    with pytest.raises(
+        ExportRefused, match=rf"{name}: the program calls lapack_spotrf_ffi, which only jaxlib has"
+    ):
+        lowering.portable(name, lowering.lower(with_function(one, solve), PARAMS, ("cpu",)), "1.13.0")
+
+
+def signature_of(tmp_path: Path, fn: Any) -> Any:
+    """A proven signature, as a writer of a format is given it."""
+    from converters.draft import Target, draft_signature
+    from converters.spec import SignatureSpec
+    from converters.weights import flatten_params
+
+    spec = SignatureSpec(fn, {"x": TensorSpec("float32", "b, 4")}, ("y",), ROWS, None, None)
+    return draft_signature("predict", spec, flatten_params(PARAMS), Target(("cpu",), "cpu", "default")).proven
+
+
+def with_function(one: Any, fn: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(one, function=lambda weights, inputs: {"y": fn(weights, **inputs)})
+
+
+def test_an_operator_that_onnx_lacks_is_named_and_nothing_is_published(tmp_path: Path) -> None:
+    def bessel(params: Any, x: jax.Array) -> jax.Array:
+        return jax.scipy.special.i0e(x) @ params["w"]
+
+    with pytest.raises(
+        ExportRefused, match=r"onnx: jax2onnx \S+ has nothing for the operator 'bessel_i0e' of 'predict'"
+    ):
+        export(tmp_path / "m" / "1", bessel, ("stablehlo", "onnx"))
+    assert list((tmp_path / "m").glob("[0-9]*")) == []
+
+
+def test_a_graph_that_answers_otherwise_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx, "by_name", lambda one, weights: lambda w, x: (x @ w * 1.01,))
+    with pytest.raises(GoldenMismatch, match=r"onnx predict batch 1 by onnxruntime .* is off by"):
+        export(tmp_path / "m" / "1", lambda params, x: x @ params["w"], ("onnx",))
+    assert list((tmp_path / "m").glob("[0-9]*")) == []
+
+
+def test_many_weights_lie_beside_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx, "MOST_INSIDE", 0)
+    wide = {"w": np.ones((4, 512), np.float32)}
+    path = export_bundle(
+        tmp_path / "m" / "1", lambda params, x: x @ params["w"], wide, inputs={"x": TensorSpec("float32", "b, 4")},
+        outputs=("y",), example=ROWS, platforms=("cpu",), formats=("onnx",),
+    )  # fmt: skip
+    assert open_bundle(path).manifest.files["onnx/predict.onnx.data"].bytes >= wide["w"].nbytes
+    assert verify(path).formats[0].goldens == 2
+
+
+@pytest.mark.parametrize(
+    ("formats", "message"),
+    [
+        ({"savedmodel": {"platforms": ("cuda",)}}, r"savedmodel: platforms cuda; cpu is needed"),
+        ({"stablehlo": {"batches": (0,)}}, r"stablehlo: batches \[0\]; whole numbers from 1 are needed"),
+    ],
+)
+def test_options_that_cannot_be(tmp_path: Path, formats: Any, message: str) -> None:
+    with pytest.raises(BadSpec, match=message):
+        export(tmp_path / "m" / "1", lambda params, x: x @ params["w"], formats)
+
+
+def test_a_savedmodel_that_is_none_is_told_in_one_line(sequences: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "masked" / "1"
+    shutil.copytree(sequences, broken)
+    (broken / "savedmodel" / "1" / "saved_model.pb").write_bytes(b"none")
+    with pytest.raises(BundleError, match=r"saved_model\.pb: altered") as error:
+        verify(broken)
+    assert isinstance(error.value, ConvertError)
+    assert "\n" not in str(error.value)
