@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from converters.bundle import Bundle
-from converters.manifest import Manifest, Signature
+from converters.manifest import UNSIZED, Manifest, Signature
 from converters.program import operation_counts
 from converters.window import AFTER, EARLIER, INSIDE, UNKNOWN, released
 
@@ -31,6 +31,12 @@ def _lines(bundle: Bundle) -> Iterator[str]:
         yield f"  batch      {signature.batch_symbol}: any number of rows{_alike(signature)}"
         if signature.sequence is not None:
             yield f"  length     {signature.sequence.symbol}: 1 to {signature.sequence.most}"
+        for dim, (least, most) in signature.bounds.items():
+            compiled = signature.sizes.get(dim, ())
+            served = f"; a server compiles {', '.join(map(str, compiled))}" if compiled else ""
+            yield f"  size       {dim}: {_between(least, most)}{served}"
+        if signature.free and not signature.sizes:
+            yield f"             no server takes it: {UNSIZED}"
     yield f"runs on      {', '.join(m.platforms)}; {m.nr_devices} device, matmul precision {m.matmul_precision}"
     count = sum(_elements(w.shape) for w in m.weights)
     yield f"weighs       {count:,} weights in {len(m.weights)} arrays, {_size(m.weight_bytes)} stored"
@@ -64,6 +70,12 @@ def _alike(signature: Signature) -> str:
         return ""
     how = "bit for bit" if signature.rows == "bitwise" else "within the tolerance"
     return f"; others beside a row leave it as it is {how}"
+
+
+def _between(least: int | None, most: int | None) -> str:
+    if most is None:
+        return "any size" if least is None else f"at least {least}"
+    return f"at most {most}" if least is None else f"{least} to {most}"
 
 
 def window(manifest: Manifest) -> str:

@@ -1,7 +1,7 @@
 """One signature on its way into a bundle: its function traced, exported and proven, and lying nowhere yet."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,14 +9,23 @@ import jax
 import jax.export
 import numpy as np
 
+from converters.dims import all_hold, symbols
 from converters.errors import BadSpec, ExportRefused
 from converters.formats import ProvenSignature
 from converters.lint.findings import Findings
-from converters.manifest import ANY_BATCH, SequenceSpec, Signature, TensorInfo
+from converters.manifest import ANY_BATCH, SequenceSpec, Signature, TensorInfo, combinations
 from converters.program import as_program, as_source, constants, export_program
-from converters.proof import Proof, batch_outputs, check_repeats, prove
+from converters.proof import OTHER_BATCHES, Proof, batch_outputs, check_repeats, prove, together
 from converters.sequence_proof import Padding, prove_sequence
-from converters.spec import SignatureSpec, parse_example, parse_inputs, parse_pad
+from converters.spec import (
+    SignatureSpec,
+    free_symbols,
+    parse_example,
+    parse_inputs,
+    parse_pad,
+    parse_sizes,
+)
+from converters.symbols import Bounds, bounds, tried
 from converters.weights import Weights
 
 CONSTANT_LIMIT = 64 << 10
@@ -53,23 +62,33 @@ def draft_signature(
     outputs = tuple(spec.outputs)
     if not outputs or len(set(outputs)) < len(outputs):
         raise BadSpec(f"outputs: {list(outputs)}; at least one name is needed, each once")
-    sequence = spec.sequence
-    symbol, tensors = parse_inputs(spec.inputs, sequence)
+    sequence, further = spec.sequence, tuple(spec.constraints)
+    symbol, tensors = parse_inputs(spec.inputs, sequence, further, spec.example)
+    free = free_symbols(tensors, symbol, sequence)
+    sizes = parse_sizes(spec.sizes, free, further, sequence)
     rows, fill = parse_example(tensors, spec.example, sequence), parse_pad(tensors, spec.pad or {})
     program = as_program(spec.fn, weights.rebuild, outputs)
-    constraints = () if sequence is None else (f"{sequence.symbol} <= {sequence.most}",)
+    constraints = (*further, *(() if sequence is None else (f"{sequence.symbol} <= {sequence.most}",)))
     exported = _exported(program, weights.arrays, tensors, target, constraints, sequence, findings)
-    shapes = batch_outputs(exported, outputs, symbol, sequence and sequence.symbol)
+    shapes = batch_outputs(exported, outputs, symbol, sequence and sequence.symbol, free)
     _lint_constants(exported, findings)
+    limits = _bounds(free, tensors, shapes, constraints)
+    cases = combinations(sizes, further) if sizes or not free else tried(rows.sizes, limits, further)
+    if not all_hold(further, rows.sizes):
+        raise BadSpec(f"example: {rows.sizes} is outside of the constraints {list(further)}")
     source = as_source(spec.fn, weights.params, outputs)
-    facts = (source, exported, weights.arrays, rows, target.here, target.precision)
-    try:
+
+    def proven(case: Mapping[str, int], others: Sequence[int]) -> Proof:
+        given = rows.at_sizes(case) if case else rows
+        facts = (source, exported, weights.arrays, given, target.here, target.precision)
         if sequence is None:
-            proof = prove(*facts, fill, along_batch=findings.along_batch)
-        else:
-            along = frozenset(name for name, shape in shapes.items() if sequence.symbol in shape)
-            padding = Padding(sequence, fill, rows.along, along)
-            proof = prove_sequence(*facts, padding, along_batch=findings.along_batch)
+            return prove(*facts, fill, others=others, along_batch=findings.along_batch)
+        along = frozenset(name for name, shape in shapes.items() if sequence.symbol in shape)
+        padding = Padding(sequence, fill, rows.along, along)
+        return prove_sequence(*facts, padding, along_batch=findings.along_batch)
+
+    try:
+        proof = together([proven(case, () if at else OTHER_BATCHES) for at, case in enumerate(cases)])
     except ExportRefused as error:
         if error.code == "JP106":  # or does it differ from itself?
             check_repeats(source, as_source(spec.fn, weights.params, outputs), rows.batch(1))
@@ -85,11 +104,25 @@ def draft_signature(
         program_sha256=hashlib.sha256(data).hexdigest(),
         sequence=sequence,
         rows=proof.rows,
+        sizes=sizes,
+        bounds=limits,
     )
     return Draft(
         ProvenSignature(signature, program, {ANY_BATCH: exported}, proof),
         {ANY_BATCH: data},
     )
+
+
+def _bounds(
+    free: Sequence[str],
+    inputs: Sequence[TensorInfo],
+    outputs: Mapping[str, tuple[Any, ...]],
+    constraints: Sequence[str],
+) -> dict[str, Bounds]:
+    """Of each further symbol, and of each dimension that is made of them."""
+    shapes = (*(t.shape for t in inputs), *outputs.values())
+    made = [str(dim) for shape in shapes for dim in shape if symbols(dim) & set(free)]
+    return bounds((*free, *made), constraints) if free else {}
 
 
 def _exported(

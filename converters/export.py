@@ -46,6 +46,8 @@ def export_bundle(
     provenance: Mapping[str, Any] | None = None,
     sequence: SequenceSpec | None = None,
     pad: Mapping[str, float] | None = None,
+    constraints: Sequence[str] | None = None,
+    sizes: Mapping[str, Sequence[int]] | None = None,
     signatures: Mapping[str, SignatureSpec] | None = None,
     formats: Formats | Sequence[str] = (),
     allow: Mapping[str, str] | None = None,
@@ -58,6 +60,9 @@ def export_bundle(
     the symbol that inputs may have as second dimension, as in SequenceSpec("t", most=256) for "b, t": a server then
     takes any length up to `most`, and pads rows behind their end. What depends on a row's length has to come from an
     input along it, as a mask: the proof varies lengths. pad: the value it pads an input with, 0 if not here.
+    constraints: what holds of further symbols in the inputs' shapes, as ("k >= 2", "t <= 256"). sizes: of each of them
+    what a server compiles, as {"k": (2, 4, 8)}; it does not serve such a function without, as it never compiles for a
+    request.
     signatures: several functions of the same params, by the name that a client asks for, each with what it takes and
     gives: SignatureSpec(fn, inputs=..., outputs=..., example=...); then nothing of that stands beside it. One function
     alone is the signature "predict", which is also what a client gets that names none.
@@ -78,6 +83,8 @@ def export_bundle(
         "example": example,
         "sequence": sequence,
         "pad": pad,
+        "constraints": constraints,
+        "sizes": sizes,
     }
     specs = _alone(alone) if signatures is None else _several(signatures, alone)
     weights = flatten_params(params)
@@ -107,7 +114,7 @@ def _alone(given: Mapping[str, Any]) -> dict[str, SignatureSpec]:
     missing = [name for name in ("fn", "inputs", "outputs", "example") if given[name] is None]
     if missing:
         raise BadSpec(f"export_bundle: {', '.join(missing)} is missing; it is needed, or signatures= instead")
-    return {SIGNATURE: SignatureSpec(**given)}
+    return {SIGNATURE: SignatureSpec(**{name: value for name, value in given.items() if value is not None})}
 
 
 def _several(signatures: Mapping[str, SignatureSpec], beside: Mapping[str, Any]) -> dict[str, SignatureSpec]:

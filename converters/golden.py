@@ -8,7 +8,7 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (registers bfloat16 and its kin as numpy dtype names)
@@ -24,18 +24,20 @@ INDEX = "index"
 class Golden:
     """One batch: inputs, and what the source function answered under plain jit.
 
-    length: of its sequences, where the signature has one; else 0.
+    length: of its sequences, where the signature has one; else 0. sizes: of its further symbols.
     """
 
     batch: int
     inputs: Mapping[str, np.ndarray]
     outputs: Mapping[str, np.ndarray]
     length: int = 0
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def size(self) -> str:
         """For messages."""
-        return f"batch {self.batch}" + (f" length {self.length}" if self.length else "")
+        further = "".join(f" {name} {size}" for name, size in self.sizes.items())
+        return f"batch {self.batch}" + (f" length {self.length}" if self.length else "") + further
 
 
 def pack_goldens(goldens: Sequence[Golden]) -> bytes:
@@ -44,6 +46,8 @@ def pack_goldens(goldens: Sequence[Golden]) -> bytes:
     index: list[dict[str, Any]] = []
     for at, golden in enumerate(goldens):
         entry: dict[str, Any] = {"batch": golden.batch, "length": golden.length}
+        if golden.sizes:
+            entry["sizes"] = dict(golden.sizes)
         for side in ("inputs", "outputs"):
             entry[side] = {}
             for name, value in getattr(golden, side).items():
@@ -68,6 +72,7 @@ def unpack_goldens(data: bytes, source: str) -> tuple[Golden, ...]:
                     _arrays(stored, entry["inputs"]),
                     _arrays(stored, entry["outputs"]),
                     entry.get("length", 0),
+                    dict(entry.get("sizes", {})),
                 )
                 for entry in index
             )

@@ -5,13 +5,16 @@ this module is the only one that knows their JSON.
 """
 
 import hashlib
+import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from typing import Any
 
+from converters.dims import all_hold, constraint_symbols, symbols
+from converters.dims import size as size_of
 from converters.errors import BundleError
 from converters.window import Window, window_of
 
@@ -26,6 +29,10 @@ ROWS = ("", "bitwise", "tolerance")
 # Lengths that rows are padded to: halves of the longest, so many at most, and none that saves next to nothing.
 MOST_LENGTHS = 5
 SHORTEST_LENGTH = 8
+# Programs that a server compiles for one signature: its sizes, each at all of its lengths.
+MOST_LANES = 16
+# Why a server refuses a signature with further symbols that says nothing of them.
+UNSIZED = "a server compiles every size before a request comes; export with sizes={...} for these symbols"
 
 
 @dataclass(frozen=True)
@@ -59,12 +66,22 @@ class SequenceSpec:
         return tuple(reversed(lengths))
 
 
+def combinations(
+    sizes: Mapping[str, Sequence[int]], constraints: Sequence[str] = ()
+) -> tuple[dict[str, int], ...]:
+    """Every choice of a size for each symbol that the constraints allow; of no symbols the empty one."""
+    chosen = (dict(zip(sizes, each, strict=True)) for each in itertools.product(*sizes.values()))
+    return tuple(each for each in chosen if all_hold(constraints, each))
+
+
 @dataclass(frozen=True)
 class Signature:
     """One callable program of the bundle; `pad` has the value that fills a bucket, per input.
 
-    sequence: the dimension behind the batch whose length a request chooses; None where every size is fixed.
-    rows: how alike a row was found among others: "bitwise" or "tolerance"; "" where that was not recorded.
+    sequence: the dimension behind the batch whose length a request chooses; None where there is none. rows: how alike a
+    row was found among others: "bitwise" or "tolerance"; "" where that was not recorded. sizes: what a server compiles of
+    the further symbols. bounds: what the further symbols, and dimensions made of them, are proven to lie between, with
+    None for no bound.
     """
 
     name: str
@@ -76,6 +93,39 @@ class Signature:
     program_sha256: str
     sequence: SequenceSpec | None = None
     rows: str = ""
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    bounds: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
+
+    @property
+    def free(self) -> frozenset[str]:
+        """The symbols of its inputs beside the batch and the sequence."""
+        named = {self.batch_symbol, self.sequence and self.sequence.symbol}
+        return frozenset(each for t in self.inputs for dim in t.shape for each in symbols(dim)) - named
+
+    @property
+    def combinations(self) -> tuple[dict[str, int], ...]:
+        """Sizes of the further symbols as a server compiles them: of none the empty one; nothing where it cannot know."""
+        return combinations(self.sizes, self.constraints) if self.free == self.sizes.keys() else ()
+
+    @property
+    def compiled(self) -> Iterator["Signature"]:
+        """Itself as a server compiles it: for each combination of sizes, at each length that rows are padded to."""
+        for sizes in self.combinations:
+            fixed = self.at_sizes(sizes)
+            yield from map(fixed.at_length, (0,) if fixed.sequence is None else fixed.sequence.lengths)
+
+    def at_sizes(self, sizes: Mapping[str, int]) -> "Signature":
+        """The same where the further symbols are these numbers, so that it has none."""
+        if not sizes:
+            return self
+
+        def fixed(tensors: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
+            return tuple(
+                replace(t, shape=tuple(size_of(d, sizes) if symbols(d) & self.free else d for d in t.shape))
+                for t in tensors
+            )
+
+        return replace(self, inputs=fixed(self.inputs), outputs=fixed(self.outputs), sizes={}, bounds={})
 
     def at_length(self, length: int) -> "Signature":
         """The same with every sequence of `length`, which has no symbol but the batch."""
@@ -162,10 +212,9 @@ class Manifest:
     def to_json(self) -> str:
         fields = {"schema_version": self.schema_version, **asdict(self)}
         for signature in fields["signatures"].values():
-            if signature["sequence"] is None:  # as readers know it that have never heard of one
-                del signature["sequence"]
-            if not signature["rows"]:
-                del signature["rows"]
+            for key in ("sequence", "rows", "sizes", "bounds"):
+                if not signature[key]:  # as readers know it that have never heard of one
+                    del signature[key]
         for key in ("formats", "allowed"):
             if not fields[key]:
                 del fields[key]
@@ -190,6 +239,7 @@ class Manifest:
                 [asdict(t) for t in (*s.inputs, *s.outputs)],
                 dict(s.pad),
                 s.sequence and asdict(s.sequence),
+                *([s.sizes] if s.sizes else ()),
             )
             for name, s in sorted(self.signatures.items())
         }
@@ -274,7 +324,32 @@ def _signature(raw: dict[str, Any]) -> Signature:
     declared = raw.get("sequence")
     sequence = None if declared is None else _sequence(SequenceSpec(**declared), raw["batch_symbol"], tensors)
     fields = {**raw, **tensors, "constraints": tuple(raw["constraints"]), "sequence": sequence}
-    return Signature(**fields)
+    for name in ("sizes", "bounds"):
+        fields[name] = {key: tuple(value) for key, value in raw.get(name, {}).items()}
+    signature = Signature(**fields)
+    _check_dimensions(signature)
+    return signature
+
+
+def _check_dimensions(signature: Signature) -> None:
+    """Every size that a server will compute is one, and there are no more of them than it would compile."""
+    for constraint in signature.constraints:
+        constraint_symbols(constraint)
+    if signature.sizes and signature.sizes.keys() != signature.free:
+        raise ValueError(f"sizes of {sorted(signature.sizes)[:5]}")
+    for values in signature.sizes.values():
+        if not values or len(values) > MOST_LANES:
+            raise ValueError("the number of sizes")
+        _sizes(values, int)
+    lanes = len(signature.sequence.lengths) if signature.sequence else 1
+    if len(signature.combinations) * lanes > MOST_LANES or (signature.sizes and not signature.combinations):
+        raise ValueError(f"{len(signature.combinations)} combinations of sizes")
+    for fixed in map(signature.at_sizes, signature.combinations if signature.sizes else ()):
+        for tensor in (*fixed.inputs, *fixed.outputs):
+            _sizes(tensor.shape, int | str)
+    for least, most in signature.bounds.values():
+        if any(not isinstance(each, int | None) or isinstance(each, bool) for each in (least, most)):
+            raise ValueError(f"the bounds {least!r}, {most!r}")
 
 
 def _sequence(
@@ -290,7 +365,7 @@ def _sequence(
         raise ValueError(f"no input has the sequence {symbol[:40]!r}")
     for t in (*tensors["inputs"], *tensors["outputs"]):
         after = t.shape[2:] if t.shape[1:2] == (symbol,) else t.shape[1:]
-        if t.shape[:1] != (batch_symbol,) or not all(isinstance(size, int) for size in after):
+        if t.shape[:1] != (batch_symbol,) or any({symbol, batch_symbol} & symbols(size) for size in after):
             raise ValueError(f"the shape of {t.name[:40]!r} beside a sequence")
     if any(symbol in t.shape and 0 in t.shape for t in tensors["inputs"]):
         raise ValueError("an input with a sequence and no elements")

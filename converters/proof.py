@@ -4,7 +4,7 @@ Goldens come from the source function under plain jit at concrete shapes. The pr
 compared, and then padded: the rows of a request may not change with what stands in the rows beside them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +12,14 @@ import jax
 import jax.export
 import numpy as np
 
+from converters.dims import symbols
 from converters.errors import BadSpec, GoldenMismatch
 from converters.golden import Golden, check_outputs, is_exact
 from converters.lint.rules import refusal
 from converters.lint.tracing import trace_or_refuse
 from converters.manifest import Tolerance
 from converters.program import Source
-from converters.row_proof import check_rows
+from converters.row_proof import BITWISE, TOLERANCE, check_rows
 from converters.run import Run, compiled_runner, to_host
 from converters.spec import Example, whole_bytes
 
@@ -54,22 +55,50 @@ def prove(
     precision: str,
     pad: Mapping[str, float],
     *,
+    others: Sequence[int] = OTHER_BATCHES,
     along_batch: bool = False,
 ) -> Proof:
     """Runs `source`, the function on the params it came with, and the program side by side on this machine's `platform`.
 
-    pad, along_batch: as check_rows has them. ExportRefused where the two differ, or rows depend on each other.
+    pad, along_batch: as check_rows has them. others: batches at which they are compared besides. ExportRefused where the two differ, or rows depend on each other.
     """
     on_device = jax.device_put(dict(weights))
     run_source = jitted(source)
     run_program = compiled_runner(exported, on_device)
-    goldens = tuple(golden_of(run_source, example.batch(rows)) for rows in GOLDEN_BATCHES)
+    goldens, more = (
+        tuple(golden_of(run_source, example.batch(rows), sizes=example.sizes) for rows in batches)
+        for batches in (GOLDEN_BATCHES, others)
+    )
     tolerances = {p: tolerances_for(goldens[-1], p, precision) for p in exported.platforms}
     share = 0.0
-    for golden in (*goldens, *(golden_of(run_source, example.batch(rows)) for rows in OTHER_BATCHES)):
+    for golden in (*goldens, *more):
         share = max(share, compare(run_program, golden, tolerances[platform]))
     rows = check_rows(run_program, goldens[-1], tolerances[platform], pad, along_batch=along_batch)
     return Proof(goldens, tolerances, share, rows)
+
+
+def together(proofs: Sequence[Proof]) -> Proof:
+    """The proofs of one program at several sizes as one. What is allowed is what any of them allows, and less than half
+    of what a wrong row shows in any.
+    """
+    if len(proofs) == 1:
+        return proofs[0]
+    tolerances = {
+        platform: {name: _widest([p.tolerances[platform][name] for p in proofs]) for name in outputs}
+        for platform, outputs in proofs[0].tolerances.items()
+    }
+    goldens = tuple(golden for proof in proofs for golden in proof.goldens)
+    rows = BITWISE if all(proof.rows == BITWISE for proof in proofs) else TOLERANCE
+    return Proof(goldens, tolerances, max(proof.worst_share for proof in proofs), rows)
+
+
+def _widest(found: Sequence[Tolerance]) -> Tolerance:
+    wrong = min((each.wrong for each in found if each.wrong), default=0.0)
+    atol, rtol = max(each.atol for each in found), max(each.rtol for each in found)
+    scale = max((each.atol / each.rtol for each in found if each.rtol), default=0.0)
+    if wrong and scale:
+        atol, rtol = min(atol, wrong / 4), min(rtol, wrong / (4 * scale))
+    return Tolerance(atol, rtol, wrong)
 
 
 def jitted(source: Source) -> Run:
@@ -91,10 +120,12 @@ def check_repeats(first: Source, second: Source, inputs: Mapping[str, np.ndarray
             )
 
 
-def golden_of(run: Run, inputs: dict[str, np.ndarray], length: int = 0) -> Golden:
-    """What the function answers. length: of its sequences, if it has any."""
+def golden_of(
+    run: Run, inputs: dict[str, np.ndarray], length: int = 0, sizes: Mapping[str, int] | None = None
+) -> Golden:
+    """What the function answers. length: of its sequences, if it has any. sizes: of its further symbols."""
     rows = len(next(iter(inputs.values())))
-    return Golden(rows, inputs, run(inputs), length)
+    return Golden(rows, inputs, run(inputs), length, sizes or {})
 
 
 def compare(run: Run, golden: Golden, tolerances: Mapping[str, Tolerance]) -> float:
@@ -140,10 +171,14 @@ def _distance_between_rows(value: np.ndarray) -> float:
 
 
 def batch_outputs(
-    exported: jax.export.Exported, names: Sequence[str], symbol: str, sequence: str | None = None
+    exported: jax.export.Exported,
+    names: Sequence[str],
+    symbol: str,
+    sequence: str | None = None,
+    free: Collection[str] = (),
 ) -> dict[str, tuple[Any, ...]]:
     """Shapes of the outputs by name; ExportRefused where one does not have the batch as its first dimension, or has
-    the sequence anywhere but behind it.
+    the sequence anywhere but behind it. free: the further symbols that sizes may be made of.
     """
     avals = jax.tree.unflatten(exported.out_tree, exported.out_avals)
     shapes = {}
@@ -155,14 +190,14 @@ def batch_outputs(
         except BadSpec as error:
             raise refusal("JP111", str(error)) from None
         shape = tuple(int(d) if isinstance(d, int) else str(d) for d in avals[name].shape)
-        if not shape or shape[0] != symbol or symbol in map(str, shape[1:]):
+        if not shape or shape[0] != symbol or any(symbol in symbols(size) for size in shape[1:]):
             raise refusal(
                 "JP109",
                 f"output {name!r} has shape [{', '.join(map(str, shape))}], and its first dimension must be the batch "
                 f"{symbol!r} and no other may be",
             )
         after = shape[2:] if sequence is not None and shape[1:2] == (sequence,) else shape[1:]
-        if any(isinstance(size, str) for size in after):
+        if any(not symbols(size) <= set(free) for size in after):
             raise refusal(
                 "JP110",
                 f"output {name!r} has shape [{', '.join(map(str, shape))}], and sizes after the batch must be fixed, or "

@@ -77,21 +77,21 @@ def prove_sequence(
     along_batch: bool = False,
 ) -> Proof:
     """As `prove`, for a signature with a sequence: at several lengths, alone, padded, and side by side."""
-    run_source = jitted(source)
+    run_source, sizes = jitted(source), example.sizes
     run_program = compiled_runner(exported, jax.device_put(dict(weights)))
     longest = example.at_length(padding.sequence.most)
-    batch = golden_of(run_source, longest.batch(GOLDEN_BATCHES[-1]), padding.sequence.most)
+    batch = golden_of(run_source, longest.batch(GOLDEN_BATCHES[-1]), padding.sequence.most, sizes)
     tolerances = {p: tolerances_for(batch, p, precision) for p in exported.platforms}
     here, share = tolerances[platform], 0.0
     rows = [
-        golden_of(run_source, _row(example.at_length(length), at), length)
+        golden_of(run_source, _row(example.at_length(length), at), length, sizes)
         for at, length in enumerate(golden_lengths(padding.sequence))
     ]
     # Where a stride or a window of two begins, and where the least is padded.
     edges = sorted({1, min(2, padding.sequence.most), max(1, padding.sequence.most - 1)})
-    short = [golden_of(run_source, _row(example.at_length(length), 0), length) for length in edges]
+    short = [golden_of(run_source, _row(example.at_length(length), 0), length, sizes) for length in edges]
     many = example.at_length(rows[0].length).batch(MANY_ROWS)
-    for golden in (short[0], golden_of(run_source, many, rows[0].length), batch):
+    for golden in (short[0], golden_of(run_source, many, rows[0].length, sizes), batch):
         share = max(share, compare(run_program, golden, here))
     share = max(share, check_padding(run_program, (*short, *rows), padding, here))
     alike = check_rows(run_program, batch, here, padding.pad, along_batch=along_batch)

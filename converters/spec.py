@@ -1,8 +1,9 @@
 """What the caller of an export says of a function: its inputs, its outputs, an example."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -10,8 +11,12 @@ import jax.export
 import ml_dtypes  # noqa: F401  (registers bfloat16 and its kin as numpy dtype names)
 import numpy as np
 
+from converters.dims import constraint_symbols, symbols
+from converters.dims import size as size_of
 from converters.errors import BadSpec
-from converters.manifest import SequenceSpec, TensorInfo
+from converters.manifest import MOST_LANES, SequenceSpec, TensorInfo, combinations
+
+PLACEHOLDER = re.compile(r"\.\.\.|\b_\b")
 
 PACKED = frozenset(
     {"int1", "uint1", "int2", "uint2", "int4", "uint4", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"}
@@ -22,7 +27,8 @@ PACKED = frozenset(
 class TensorSpec:
     """One input: a numpy dtype name, and a shape whose first dimension is the batch: TensorSpec("float32", "b, 4").
 
-    The second may be the symbol of a SequenceSpec: TensorSpec("int32", "b, t").
+    The second may be the symbol of a SequenceSpec: TensorSpec("int32", "b, t"). Others are numbers, further symbols and
+    what JAX makes of them, as "b, k, 2*k"; "_" and "..." stand for the sizes of the example.
     """
 
     dtype: str
@@ -39,6 +45,8 @@ class SignatureSpec:
     example: Mapping[str, Any]
     sequence: SequenceSpec | None = None
     pad: Mapping[str, float] | None = None
+    constraints: Sequence[str] = ()
+    sizes: Mapping[str, Sequence[int]] | None = None
 
 
 @dataclass(frozen=True)
@@ -61,11 +69,14 @@ class ExportSpec:
 class Example:
     """Rows to take inputs from, by input name; every array has the same number of rows.
 
-    along: names of those whose second dimension is the sequence.
+    along: names of those whose second dimension is the sequence. shapes: the declared ones. sizes: what their symbols
+    are here, the batch and the sequence aside.
     """
 
     arrays: Mapping[str, np.ndarray]
     along: frozenset[str] = frozenset()
+    shapes: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -77,34 +88,50 @@ class Example:
 
     def at_length(self, length: int) -> "Example":
         """The same rows with sequences of `length`: cut, or begun anew where they end."""
-        return Example(
-            {
-                name: np.take(array, np.arange(length) % array.shape[1], axis=1)
-                if name in self.along
-                else array
-                for name, array in self.arrays.items()
-            },
-            self.along,
-        )
+        arrays = {
+            name: _resized(array, 1, length) if name in self.along else array
+            for name, array in self.arrays.items()
+        }
+        return replace(self, arrays=arrays)
+
+    def at_sizes(self, sizes: Mapping[str, int]) -> "Example":
+        """The same rows where the further symbols are `sizes`: cut, or begun anew where they end."""
+        arrays = {}
+        for name, array in self.arrays.items():
+            for axis, dim in enumerate(self.shapes[name]):
+                if symbols(dim) and symbols(dim) <= sizes.keys():
+                    array = _resized(array, axis, size_of(dim, sizes))
+            arrays[name] = array
+        return replace(self, arrays=arrays, sizes=dict(sizes))
+
+
+def _resized(array: np.ndarray, axis: int, size: int) -> np.ndarray:
+    return np.take(array, np.arange(size) % array.shape[axis], axis=axis)
 
 
 def parse_inputs(
-    inputs: Mapping[str, TensorSpec], sequence: SequenceSpec | None = None
+    inputs: Mapping[str, TensorSpec],
+    sequence: SequenceSpec | None = None,
+    constraints: Sequence[str] = (),
+    example: Mapping[str, Any] | None = None,
 ) -> tuple[str, tuple[TensorInfo, ...]]:
-    """(batch symbol, inputs). BadSpec where a dtype is unknown, the batch is not the first dimension of each, or
-    another is neither fixed nor the sequence.
+    """(batch symbol, inputs). example: has the sizes that "_" and "..." stand for.
+
+    BadSpec where a dtype or a dimension is none that is known, the batch is not the first dimension of each and there
+    alone, the sequence is anywhere but second, or a constraint is about either.
     """
     if not inputs:
         raise BadSpec("inputs: none are given; name at least one, as in {'x': TensorSpec('float32', 'b, 4')}")
     if sequence is not None:
         _check_sequence(sequence)
-    parsed = tuple(_parse(name, spec, sequence) for name, spec in inputs.items())
-    symbols = {t.shape[0] for t in parsed}
-    if len(symbols) != 1:
+    scope = _scope(constraints)
+    parsed = tuple(_parse(name, spec, sequence, scope, example or {}) for name, spec in inputs.items())
+    batches = {t.shape[0] for t in parsed}
+    if len(batches) != 1:
         raise BadSpec(
-            f"inputs: the first dimensions are {sorted(map(str, symbols))}; one batch symbol is needed"
+            f"inputs: the first dimensions are {sorted(map(str, batches))}; one batch symbol is needed"
         )
-    symbol = str(symbols.pop())
+    symbol = str(batches.pop())
     if sequence is not None and not any(t.shape[1:2] == (sequence.symbol,) for t in parsed):
         raise BadSpec(
             f"sequence: no input has {sequence.symbol!r} as its second dimension, as in "
@@ -112,7 +139,62 @@ def parse_inputs(
         )
     if sequence is not None and symbol == sequence.symbol:
         raise BadSpec(f"sequence: {symbol!r} is the batch; give the sequence another symbol")
+    _check_symbols(symbol, parsed, sequence, constraints)
     return symbol, parsed
+
+
+def free_symbols(inputs: Sequence[TensorInfo], batch: str, sequence: SequenceSpec | None) -> tuple[str, ...]:
+    """The symbols beside the batch and the sequence, in the order of the inputs."""
+    found = dict.fromkeys(each for t in inputs for dim in t.shape for each in sorted(symbols(dim)))
+    return tuple(each for each in found if each not in (batch, sequence and sequence.symbol))
+
+
+def _scope(constraints: Sequence[str]) -> Any:
+    try:
+        return jax.export.SymbolicScope(tuple(constraints))
+    except ValueError as error:
+        raise BadSpec(f"constraints: {list(constraints)} ({first_line(error)}); 'k >= 2' is one") from None
+
+
+def _check_symbols(
+    batch: str, inputs: Sequence[TensorInfo], sequence: SequenceSpec | None, constraints: Sequence[str]
+) -> None:
+    for tensor in inputs:
+        if any(batch in symbols(dim) for dim in tensor.shape[1:]):
+            raise BadSpec(f"input {tensor}: the batch {batch!r} may be its first dimension only")
+    free = free_symbols(inputs, batch, sequence)
+    for constraint in constraints:
+        unknown = sorted(constraint_symbols(constraint) - set(free))
+        if unknown:
+            raise BadSpec(
+                f"constraints: {constraint!r} is about {unknown[0]!r}; only symbols of the inputs beside the batch and "
+                f"the sequence can have some, here {', '.join(free) or 'none'}"
+            )
+
+
+def parse_sizes(
+    sizes: Mapping[str, Sequence[int]] | None,
+    free: Sequence[str],
+    constraints: Sequence[str],
+    sequence: SequenceSpec | None,
+) -> dict[str, tuple[int, ...]]:
+    """What a server compiles of each further symbol, ascending. BadSpec, also for more combinations than it would."""
+    if sizes is None:
+        return {}
+    if set(sizes) != set(free):
+        raise BadSpec(
+            f"sizes: has {sorted(sizes)}, the symbols beside the batch and the sequence are {sorted(free)}"
+        )
+    for name, values in sizes.items():
+        if not values or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in values):
+            raise BadSpec(f"sizes: {name!r} has {list(values)}; some sizes of at least 1 are needed")
+    found = {name: tuple(sorted(set(sizes[name]))) for name in free}
+    lanes = len(combinations(found, constraints)) * len(sequence.lengths if sequence else "1")
+    if not 1 <= lanes <= MOST_LANES:
+        raise BadSpec(
+            f"sizes: they make {lanes} programs to compile under {list(constraints)}; 1 to {MOST_LANES} are served"
+        )
+    return found
 
 
 def _check_sequence(sequence: SequenceSpec) -> None:
@@ -145,26 +227,29 @@ def _holds(dtype: str, value: float) -> bool:
     return bool(np.isfinite(held)) if held.dtype.kind not in "iub" else bool(held == value)
 
 
-def _parse(name: str, spec: TensorSpec, sequence: SequenceSpec | None) -> TensorInfo:
+def _parse(
+    name: str, spec: TensorSpec, sequence: SequenceSpec | None, scope: Any, example: Mapping[str, Any]
+) -> TensorInfo:
     if not name.isidentifier():
         raise BadSpec(
             f"input {name!r}: the name must be a Python identifier, as the function takes it by keyword"
         )
-    dims = tuple(int(d) if d.isdigit() else d for d in (part.strip() for part in spec.shape.split(",")) if d)
+    like = np.shape(example[name]) if name in example and PLACEHOLDER.search(spec.shape) else None
+    try:
+        shape = jax.export.symbolic_shape(spec.shape.strip().rstrip(","), scope=scope, like=like)
+    except (ValueError, TypeError) as error:
+        raise BadSpec(f"input {name!r}: shape {spec.shape!r} ({first_line(error)})") from None
+    dims = tuple(dim if isinstance(dim, int) else str(dim) for dim in shape)
     if not dims or not isinstance(dims[0], str) or not dims[0].isidentifier():
         raise BadSpec(f"input {name!r}: shape {spec.shape!r}; the batch symbol must come first, as in 'b, 4'")
-    symbol = None if sequence is None else sequence.symbol
     for at, dim in enumerate(dims[1:], 1):
-        if (isinstance(dim, int) and dim >= 1) or (at == 1 and dim == symbol):
-            continue
-        cure = "sizes after the batch must be fixed"
-        if at == 1 and str(dim).isidentifier():
-            cure += (
-                f", or declared: sequence=SequenceSpec({dim!r}, most=...) where padding behind a row's end is safe"
-                if sequence is None
-                else f", or be the sequence {symbol!r}"
+        what = f"input {name!r}: dimension {dim!r} in {spec.shape!r}"
+        if isinstance(dim, int) and dim < 1:
+            raise BadSpec(f"{what}; at least 1 is needed")
+        if sequence is not None and sequence.symbol in symbols(dim) and (at != 1 or dim != sequence.symbol):
+            raise BadSpec(
+                f"{what}; the sequence {sequence.symbol!r} may be the second dimension, and that only"
             )
-        raise BadSpec(f"input {name!r}: dimension {dim!r} in {spec.shape!r}; {cure}")
     what = f"input {name!r}"
     return TensorInfo(name, whole_bytes(what, np.dtype(check_dtype(what, spec.dtype))), dims)
 
@@ -202,22 +287,16 @@ def parse_example(
     along = frozenset(t.name for t in inputs if symbol in t.shape)
     if set(example) != {t.name for t in inputs}:
         raise BadSpec(f"example: has {sorted(example)}, the inputs are {sorted(t.name for t in inputs)}")
-    arrays = {}
+    arrays = {tensor.name: np.asarray(example[tensor.name]) for tensor in inputs}
+    sizes = _sizes_of(inputs, arrays, symbol)
     for tensor in inputs:
-        array = np.asarray(example[tensor.name])
-        fits = (
-            array.ndim == len(tensor.shape)
-            and len(array) > 0
-            and all(
-                has == size or size == symbol
-                for has, size in zip(array.shape[1:], tensor.shape[1:], strict=True)
-            )
-        )
+        array = arrays[tensor.name]
+        fits = array.ndim == len(tensor.shape) and len(array) > 0 and _fits(tensor, array, sizes, symbol)
         if not fits or array.dtype.name != tensor.dtype:
+            here = "".join(f", and {name} is {size}" for name, size in sizes.items())
             raise BadSpec(
-                f"example {tensor.name!r}: is {array.dtype}{list(array.shape)}, the input is {tensor}"
+                f"example {tensor.name!r}: is {array.dtype}{list(array.shape)}, the input is {tensor}{here}"
             )
-        arrays[tensor.name] = array
     if len({len(a) for a in arrays.values()}) != 1:
         raise BadSpec(f"example: arrays have {[len(a) for a in arrays.values()]} rows; one number is needed")
     lengths = {arrays[name].shape[1] for name in along}
@@ -225,7 +304,37 @@ def parse_example(
         raise BadSpec(
             f"example: {symbol!r} is {sorted(lengths)}; one length is needed, from 1 to {sequence.most}"
         )
-    return Example(arrays, along)
+    return Example(arrays, along, {t.name: t.shape for t in inputs}, sizes)
+
+
+def _fits(tensor: TensorInfo, array: np.ndarray, sizes: Mapping[str, int], symbol: str | None) -> bool:
+    return all(
+        dim == symbol or (symbols(dim) <= sizes.keys() and size_of(dim, sizes) == has)
+        for has, dim in zip(array.shape[1:], tensor.shape[1:], strict=True)
+    )
+
+
+def _sizes_of(
+    inputs: Sequence[TensorInfo], arrays: Mapping[str, np.ndarray], sequence: str | None
+) -> dict[str, int]:
+    """What the further symbols are in the example. Those of a dimension like 2*k are tried out."""
+    pairs = [
+        (dim, has) for t in inputs for dim, has in zip(t.shape[1:], arrays[t.name].shape[1:], strict=False)
+    ]
+    sizes: dict[str, int] = {}
+    for dim, has in sorted(pairs, key=lambda pair: len(str(pair[0]))):
+        unknown = symbols(dim) - sizes.keys() - {sequence}
+        if len(unknown) == 1:
+            (name,) = unknown
+            found = (n for n in range(1, has + 2) if size_of(dim, {**sizes, name: n}) == has)
+            sizes[name] = has if dim == name else next(found, 0)
+    return {name: size for name, size in sizes.items() if size}
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, for the middle of a line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def _stretch(array: np.ndarray, size: int) -> np.ndarray:

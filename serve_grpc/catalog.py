@@ -24,11 +24,11 @@ class LaneInfo:
 
 @dataclass(frozen=True)
 class SignatureInfo:
-    """inputs, outputs: "b" for the batch dimension, "t" or another name for a sequence, integers for fixed sizes.
+    """inputs, outputs: "b" for the batch dimension, "t" or another name for a sequence or a further symbol, integers for fixed sizes.
 
     bucket_seconds: seconds of one run per bucket in use, measured at load. golden_errors: per bucket, the worst error
     of the goldens on this device as a share of what is allowed. lanes: of a signature with a sequence, the same for
-    each length that rows are padded to, ascending; the two before are then those of the longest.
+    each length that rows are padded to, ascending; the two before are then those of the longest, and of the last of the sizes that further symbols may have.
     """
 
     name: str

@@ -37,12 +37,9 @@ def entry_name(manifest: Manifest, signature: Signature, max_batch: int) -> str:
 
 
 def _compiled(manifest: Manifest) -> Iterator[Signature]:
-    """Every signature as it is compiled: one with a sequence comes once for each length that rows are padded to."""
+    """Every signature as it is compiled."""
     for signature in manifest.signatures.values():
-        if signature.sequence is None:
-            yield signature
-        else:
-            yield from map(signature.at_length, signature.sequence.lengths)
+        yield from signature.compiled
 
 
 def compiler(

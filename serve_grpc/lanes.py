@@ -10,6 +10,8 @@ from serve_grpc.protocol import GivenTensor
 from serve_grpc.protocol.shapes import shown
 from serve_grpc.validate import SignatureRules
 
+# Of the further symbols, by name.
+Sizes = tuple[tuple[str, int], ...]
 # A lane stays when its rows cost at most this much of those of the next longer one.
 MOST_OF_A_ROW = 0.8
 # Lengths whose rules are kept: each has a few kilobytes, and there may be a million lengths.
@@ -93,6 +95,39 @@ class SequenceLanes:
         return length
 
 
+class SizedLanes:
+    """lanes: the sizes of the further symbols -> where requests of these sizes go, of a signature that declares them."""
+
+    def __init__(self, declared: Signature, lanes: Mapping[Sizes, Lanes]) -> None:
+        self._declared = declared
+        self._lanes = [(declared.at_sizes(dict(sizes)), each) for sizes, each in lanes.items()]
+
+    def lane(self, given: Sequence[GivenTensor]) -> Lane:
+        """That of the sizes which the inputs have. What else is wrong with them the rules refuse."""
+        shapes = {tensor.name: tensor.shape for tensor in given}
+        needed = {tensor.name: tensor.shape for tensor in self._declared.inputs}
+        for fixed, lanes in self._lanes:
+            if all(_fits(t.shape, shapes[t.name]) for t in fixed.inputs if t.name in shapes):
+                return lanes.lane(given)
+        if any(len(shapes[name]) != len(shape) for name, shape in needed.items() if name in shapes):
+            return self._lanes[0][1].lane(given)
+        has = ", ".join(
+            f"{name!r} has shape {shown(shape)}" for name, shape in shapes.items() if name in needed
+        )
+        takes = ", ".join(f"{name} [{', '.join(map(str, shape))}]" for name, shape in needed.items())
+        sizes = "; ".join(
+            f"{name} of {', '.join(map(str, each))}" for name, each in self._declared.sizes.items()
+        )
+        raise InvalidRequest(f"input {has}; needed: {takes} with {sizes}")
+
+
+def _fits(needed: Sequence[int | str], shape: Sequence[int]) -> bool:
+    """Whether a shape has every fixed size that is needed behind the batch."""
+    return len(needed) == len(shape) and all(
+        size == has for size, has in zip(needed[1:], shape[1:], strict=True) if isinstance(size, int)
+    )
+
+
 def worth_a_lane(seconds: Mapping[int, float], longer: Mapping[int, float]) -> bool:
     """Whether rows cost clearly less than in the next longer lane. Both: bucket -> seconds of one run."""
     return _row_seconds(seconds) <= MOST_OF_A_ROW * _row_seconds(longer)
@@ -102,6 +137,7 @@ def _row_seconds(seconds: Mapping[int, float]) -> float:
     return min(cost / bucket for bucket, cost in seconds.items())
 
 
-def lane_name(signature: str, length: int | None) -> str:
-    """predict, or of a lane predict[128]."""
-    return signature if length is None else f"{signature}[{length}]"
+def lane_name(signature: str, length: int | None, sizes: Sizes = ()) -> str:
+    """predict, or of a lane predict[128], predict[k=4], predict[k=4,128]."""
+    parts = [*(f"{name}={size}" for name, size in sizes), *([] if length is None else [str(length)])]
+    return f"{signature}[{','.join(parts)}]" if parts else signature

@@ -75,8 +75,7 @@ class Memory:
         known = self._runs.get(manifest.swap_key)
         run, buffers = 0, 0
         for signature in manifest.signatures.values():
-            sequence = signature.sequence
-            for fixed in [signature] if sequence is None else map(signature.at_length, sequence.lengths):
+            for fixed in signature.compiled:
                 moved = _row_bytes(fixed.inputs) + _row_bytes(fixed.outputs)
                 run = max(run, moved * self._max_batch * (BATCHES + ESTIMATED_TEMPORARIES))
                 # Buckets are powers of two: together they have less than twice the rows of the largest.

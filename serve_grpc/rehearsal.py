@@ -19,12 +19,18 @@ LEAST_TIMED_RUNS, MOST_TIMED_RUNS = 2, 50
 BURST_SECONDS = 0.01
 
 
-def goldens_up_to(bundle: Bundle, signature: str, length: int | None) -> tuple[Golden, ...]:
-    """Those that a program of this length can take, of a sequence the longest first. Raises BundleError for none.
+def goldens_up_to(
+    bundle: Bundle, signature: str, length: int | None, sizes: Mapping[str, int] | None = None
+) -> tuple[Golden, ...]:
+    """Those that a program of this length and these sizes can take, of a sequence the longest first. Raises BundleError
+    for none.
 
     The longest rows there may be are among them: what is said of `most` is proven.
     """
-    goldens = bundle.goldens(signature)
+    goldens = tuple(golden for golden in bundle.goldens(signature) if golden.sizes == (sizes or {}))
+    if not goldens:
+        where = bundle.path / bundle.signature(signature).golden
+        raise BundleError(f"{where}: has no golden for {sizes or 'the signature'}; export the bundle again")
     if length is None:
         return goldens
     fitting = sorted((g for g in goldens if g.length <= length), key=lambda golden: -golden.length)

@@ -92,6 +92,8 @@ class Serving:
         name = signature or DEFAULT_SIGNATURE
         lanes = found.lanes.get(name)
         if lanes is None:
+            if name in found.refused:
+                raise NotFound(f"model {model!r} does not serve signature {name!r}: {found.refused[name]}")
             has = ", ".join(found.lanes)
             raise NotFound(f"model {model!r} has no signature {name!r}; its signatures are: {has}")
         return found, lanes

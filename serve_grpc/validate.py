@@ -51,6 +51,10 @@ class SignatureRules:
         self._output_index = {tensor.name: at for at, tensor in enumerate(outputs)}
         self._output_dtypes = frozenset(tensor.dtype for tensor in outputs)
 
+    def declare(self, inputs: Sequence[TensorInfo]) -> None:
+        """The inputs with their symbols, for messages."""
+        self._declared = inputs
+
     def buffers(self, given: Sequence[GivenTensor]) -> tuple[list[Buffer], int]:
         """The bytes of each input's rows in the signature's order, without a copy where the dtype is exact; the rows.
 

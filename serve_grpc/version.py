@@ -7,14 +7,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import jax
 
 from converters.bundle import Bundle, list_models, list_versions, read_manifest
 from converters.errors import BundleError
-from converters.manifest import Signature
+from converters.golden import Golden
+from converters.manifest import UNSIZED, Signature
 from serve_grpc.batcher import Account, Batcher
 from serve_grpc.buckets import BucketChoice, candidates, still_climbing, worth_using
 from serve_grpc.cache import CompileCache, Entry
@@ -23,7 +24,7 @@ from serve_grpc.device import Device
 from serve_grpc.errors import LoadRefused
 from serve_grpc.executables import StoredExecutables, compiler, entry_name, to_bytes
 from serve_grpc.executor import Runnable
-from serve_grpc.lanes import Lanes, OneLane, SequenceLanes, lane_name, worth_a_lane
+from serve_grpc.lanes import Lanes, OneLane, SequenceLanes, SizedLanes, Sizes, lane_name, worth_a_lane
 from serve_grpc.metrics import Metrics, VersionMetrics
 from serve_grpc.program import Program
 from serve_grpc.rehearsal import goldens_up_to, milliseconds, prove, time_all
@@ -43,7 +44,8 @@ LAST_ROUNDS, LAST_ROUNDS_TO_PUBLISH = 1, 4
 class LoadedVersion:
     """A version on the device. swap_key: two versions with equal keys differ only in weights.
 
-    lanes: by signature. batchers, programs: all there are, by `lane_name`.
+    lanes: by signature. batchers, programs: all there are, by `lane_name`. refused: why signatures of the bundle are not
+    among them.
     """
 
     model: str
@@ -53,13 +55,17 @@ class LoadedVersion:
     batchers: Mapping[str, Batcher]
     programs: Mapping[str, Program]
     metrics: VersionMetrics
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A program that is proven. length: of its sequences, None where the signature has none."""
+    """A program that is proven. length: of its sequences, None where the signature has none. sizes: of its further
+    symbols.
+    """
 
     length: int | None
+    sizes: Sizes
     program: Program
     seconds: Mapping[int, float]
 
@@ -126,29 +132,55 @@ class Loader:
     def _loaded(self, model: str, bundle: Bundle, shared: LoadedVersion | None) -> LoadedVersion:
         weights = self._weights(bundle)
         loaded: dict[str, list[_Loaded]] = {}
+        refused = {name: why for name, s in bundle.manifest.signatures.items() if (why := _unsized(s))}
+        for name, why in refused.items():
+            log.warning("not served model=%s version=%s signature=%s: %s", model, bundle.path.name, name, why)
+        if len(refused) == len(bundle.manifest.signatures):
+            raise LoadRefused("; ".join(f"signature {name!r}: {why}" for name, why in refused.items()))
         for name, signature in bundle.manifest.signatures.items():
-            _check_batchable(signature)
-            lanes = loaded[name] = []
-            # The longest first: a shorter one is there for what it saves.
-            for length in (None,) if signature.sequence is None else reversed(signature.sequence.lengths):
-                start = time.monotonic()
-                program = _program(signature, length, weights)
-                longer = lanes[0].seconds if lanes else None
-                if shared is None:
-                    seconds, source = self._fill(model, bundle, signature, program, length, longer)
-                else:
-                    seconds, source = self._share(shared, bundle, signature, program, length), LIKE
-                log.info(
-                    "loaded model=%s version=%s signature=%s buckets_ms=%s compiled=%s from=%s seconds=%.2f",
-                    model, bundle.path.name, lane_name(name, length), milliseconds(seconds) or "not worth it",
-                    source == COMPILER, source, time.monotonic() - start,
-                )  # fmt: skip
-                if length is not None and not seconds:
-                    if 2 * length <= (lanes[0].length or 0):
-                        break  # half the length saved next to nothing: shorter ones will not either
-                    continue
-                lanes.insert(0, _Loaded(length, program, dict(seconds)))
-        return self._assembled(model, int(bundle.path.name), bundle, loaded)
+            if name not in refused:
+                loaded[name] = []
+                for sizes in signature.combinations:
+                    loaded[name] += self._load_lanes(model, bundle, signature, sizes, weights, shared)
+        return self._assembled(model, int(bundle.path.name), bundle, loaded, refused)
+
+    def _load_lanes(
+        self,
+        model: str,
+        bundle: Bundle,
+        declared: Signature,
+        sizes: Mapping[str, int],
+        weights: Mapping[str, jax.Array],
+        shared: LoadedVersion | None,
+    ) -> list[_Loaded]:
+        """The programs of a signature at these sizes of its further symbols, by length ascending."""
+        signature, key = declared.at_sizes(sizes), tuple(sizes.items())
+        _check_batchable(signature)
+        lanes: list[_Loaded] = []
+        # The longest first: a shorter one is there for what it saves.
+        for length in (None,) if signature.sequence is None else reversed(signature.sequence.lengths):
+            start = time.monotonic()
+            program = _program(signature, length, weights)
+            if sizes:
+                program.rules.declare(declared.inputs)
+            goldens = goldens_up_to(bundle, signature.name, length, sizes)
+            longer = lanes[0].seconds if lanes else None
+            name = lane_name(signature.name, length, key)
+            if shared is None:
+                seconds, source = self._fill(model, bundle, signature, program, length, longer, goldens)
+            else:
+                seconds, source = self._share(shared, bundle, program, name, length, goldens), LIKE
+            log.info(
+                "loaded model=%s version=%s signature=%s buckets_ms=%s compiled=%s from=%s seconds=%.2f",
+                model, bundle.path.name, name, milliseconds(seconds) or "not worth it",
+                source == COMPILER, source, time.monotonic() - start,
+            )  # fmt: skip
+            if length is not None and not seconds:
+                if 2 * length <= (lanes[0].length or 0):
+                    break  # half the length saved next to nothing: shorter ones will not either
+                continue
+            lanes.insert(0, _Loaded(length, key, program, dict(seconds)))
+        return lanes
 
     def _weights(self, bundle: Bundle) -> Mapping[str, jax.Array]:
         """The weights on the device, while a second thread hashes every other file."""
@@ -173,17 +205,17 @@ class Loader:
         self,
         old: LoadedVersion,
         bundle: Bundle,
-        signature: Signature,
         program: Program,
+        name: str,
         length: int | None,
+        goldens: Sequence[Golden],
     ) -> Mapping[int, float]:
         """The executables and costs of a version that differs in its weights only."""
-        name = lane_name(signature.name, length)
         if length is not None and name not in old.programs:
             return {}  # a lane that was not worth it
         for bucket, executable in old.programs[name].executables.items():
             program.add(bucket, executable)
-        self._prove(bundle, signature, program, length)
+        self._prove(bundle, program, goldens)
         return old.batchers[name].choice.seconds
 
     def _fill(
@@ -194,6 +226,7 @@ class Loader:
         program: Program,
         length: int | None,
         longer: Mapping[int, float] | None,
+        goldens: Sequence[Golden],
     ) -> tuple[Mapping[int, float], str]:
         """Proven executables from the cache or else from the compiler: seconds of the buckets in use, and whence.
 
@@ -208,14 +241,14 @@ class Loader:
             for bucket, executable in stored.executables.items():
                 program.add(bucket, executable)
             try:
-                self._prove(bundle, declared, program, length)
+                self._prove(bundle, program, goldens)
                 return stored.seconds, CACHE
             # What was stored may not run here, in whatever way JAX says that; what is compiled here decides.
             except Exception as error:
                 program.keep(())
                 reason = str(error).partition("\n")[0]
                 log.warning("cache entry not used: model=%s signature=%s: %s", model, signature.name, reason)
-        measured = self._climb(bundle, signature, program, length)
+        measured = self._climb(bundle, signature, program, goldens[0])
         self.compiled[model] += len(measured)
         self._metrics.cache_misses.inc(len(measured))
         used = worth_using(measured)
@@ -223,7 +256,7 @@ class Loader:
             used = {}
         program.keep(used)
         if used:
-            self._prove(bundle, declared, program, length)
+            self._prove(bundle, program, goldens)
         if self._publish is not None:
             executables = {bucket: to_bytes(program.executables[bucket]) for bucket in used}
             name = entry_name(bundle.manifest, signature, self._batch.max_batch)
@@ -231,10 +264,9 @@ class Loader:
         return used, COMPILER
 
     def _climb(
-        self, bundle: Bundle, signature: Signature, program: Program, length: int | None
+        self, bundle: Bundle, signature: Signature, program: Program, golden: Golden
     ) -> dict[int, float]:
         """Compiles and times one bucket after the other while that pays; the seconds of all of them."""
-        golden = goldens_up_to(bundle, signature.name, length)[0]
         exported = bundle.exported(signature.name)
         compile_bucket = compiler(exported, signature, program.weights, self._device)
         seconds: dict[int, float] = {}
@@ -247,9 +279,8 @@ class Loader:
             time_all(program, golden, seconds, self._beside_requests)
         return seconds
 
-    def _prove(self, bundle: Bundle, signature: Signature, program: Program, length: int | None) -> None:
-        goldens = goldens_up_to(bundle, signature.name, length)
-        prove(bundle, signature.name, program, goldens, self._device.platform, self._threads)
+    def _prove(self, bundle: Bundle, program: Program, goldens: Sequence[Golden]) -> None:
+        prove(bundle, program.rules.signature, program, goldens, self._device.platform, self._threads)
 
     def _assembled(
         self,
@@ -257,6 +288,7 @@ class Loader:
         version: int,
         bundle: Bundle,
         loaded: Mapping[str, Sequence[_Loaded]],
+        refused: Mapping[str, str],
     ) -> LoadedVersion:
         manifest = bundle.manifest
         metrics = VersionMetrics(self._metrics, model, version, manifest.window_ends, manifest.jaxlib_version)
@@ -264,7 +296,7 @@ class Loader:
         batchers: dict[str, Batcher] = {}
         for name, each in loaded.items():
             mine = self._batchers(each, metrics)
-            batchers |= {lane_name(name, length): batcher for length, batcher in mine.items()}
+            batchers |= {lane_name(name, length, sizes): b for (sizes, length), b in mine.items()}
             lanes[name] = _lanes(manifest.signatures[name], mine)
             metrics.watch_depth(name, lambda mine=mine: sum(batcher.rows for batcher in mine.values()))
         info = VersionInfo(
@@ -276,14 +308,20 @@ class Loader:
             usage=dict(manifest.usage),
             proven_at=time.time(),
         )
-        programs = {lane_name(name, one.length): one.program for name, each in loaded.items() for one in each}
-        return LoadedVersion(model, info, bundle.swap_key, lanes, batchers, programs, metrics)
+        programs = {
+            lane_name(name, one.length, one.sizes): one.program
+            for name, each in loaded.items()
+            for one in each
+        }
+        return LoadedVersion(model, info, bundle.swap_key, lanes, batchers, programs, metrics, refused)
 
-    def _batchers(self, loaded: Sequence[_Loaded], metrics: VersionMetrics) -> dict[int | None, Batcher]:
-        """A queue for each length. They are one model's: together they get one share of the device."""
+    def _batchers(
+        self, loaded: Sequence[_Loaded], metrics: VersionMetrics
+    ) -> dict[tuple[Sizes, int | None], Batcher]:
+        """A queue for each size and length. They are one model's: together they get one share of the device."""
         account = Account()
         batchers = {
-            one.length: Batcher(
+            (one.sizes, one.length): Batcher(
                 Runnable(one.program, metrics),
                 BucketChoice.of(one.seconds),
                 self._batch.max_queue,
@@ -308,17 +346,33 @@ def _program(signature: Signature, length: int | None, weights: Mapping[str, jax
     return Program(rules, weights, signature.pad)
 
 
-def _lanes(signature: Signature, batchers: Mapping[int | None, Batcher]) -> Lanes:
+def _lanes(signature: Signature, batchers: Mapping[tuple[Sizes, int | None], Batcher]) -> Lanes:
+    by_sizes: dict[Sizes, dict[int | None, Batcher]] = {}
+    for (sizes, length), batcher in batchers.items():
+        by_sizes.setdefault(sizes, {})[length] = batcher
+    lanes = {sizes: _of_lengths(signature.at_sizes(dict(sizes)), each) for sizes, each in by_sizes.items()}
+    return SizedLanes(signature, lanes) if signature.sizes else lanes[()]
+
+
+def _of_lengths(signature: Signature, batchers: Mapping[int | None, Batcher]) -> Lanes:
     if None in batchers:
         return OneLane(batchers[None])
     return SequenceLanes(signature, {length: b for length, b in batchers.items() if length is not None})
+
+
+def _unsized(signature: Signature) -> str:
+    """Why a signature cannot be served, where it has symbols of which nothing says what to compile; else empty."""
+    if signature.combinations:
+        return ""
+    names = ", ".join(repr(name) for name in sorted(signature.free))
+    return f"its inputs have sizes {names} beside the batch, and {UNSIZED}"
 
 
 def _described(signature: Signature, loaded: Sequence[_Loaded]) -> SignatureInfo:
     lanes = tuple(
         LaneInfo(one.length, one.seconds, dict(one.program.golden_errors))
         for one in loaded
-        if one.length is not None
+        if one.length is not None and one.sizes == loaded[-1].sizes
     )
     longest = loaded[-1]
     errors = dict(longest.program.golden_errors)

@@ -137,7 +137,9 @@ def test_a_function_that_would_fail_later_is_refused_and_nothing_is_left(
     ("changes", "said"),
     [
         ({"inputs": {"x": TensorSpec("float32", "4, b")}}, "the batch symbol must come first"),
-        ({"inputs": {"x": TensorSpec("float32", "b, t")}}, "dimension 't'"),
+        ({"inputs": {"x": TensorSpec("float32", "b, 2*b")}}, "the batch 'b' may be its first dimension only"),
+        ({"inputs": {"x": TensorSpec("float32", "b, 4 4")}}, r"shape 'b, 4 4' \(syntax error"),
+        ({"inputs": {"x": TensorSpec("float32", "b, 0")}}, "dimension 0 in 'b, 0'; at least 1"),
         (
             {"inputs": {"x": TensorSpec("float64", "b, 4")}},
             "dtype 'float64' is not kept by JAX, it becomes float32",

@@ -106,6 +106,37 @@ def export_two(models: Path, name: str = "two") -> Path:
     )
 
 
+def pairs(params, x, y):
+    """What x [b, k] and the halves of y [b, 2*k] make together: [b, k] and [b, 2*k]."""
+    half = y.reshape(y.shape[0], -1, 2).sum(-1)
+    return {"sum": x * params["w"] + half, "both": y * params["w"]}
+
+
+def pairs_inputs(rows: int, k: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng([rows, k])
+    return {name: rng.normal(size=(rows, n)).astype(np.float32) for name, n in (("x", k), ("y", 2 * k))}
+
+
+def pairs_spec(**declared) -> SignatureSpec:
+    inputs = {"x": TensorSpec("float32", "b, k"), "y": TensorSpec("float32", "b, 2*k")}
+    return SignatureSpec(
+        pairs, inputs, ("sum", "both"), pairs_inputs(4, 3), constraints=("k >= 2",), **declared
+    )
+
+
+def export_pairs(models: Path, name: str = "pairs") -> Path:
+    """As predict of the sizes 2 and 5; as any without sizes; and as one of a single size."""
+    one = SignatureSpec(
+        lambda params, x: {"y": x * params["w"]}, {"x": TensorSpec("float32", "b, 2")}, ("y",),
+        {"x": np.arange(6, dtype=np.float32).reshape(3, 2)},
+    )  # fmt: skip
+    return export_bundle(
+        models / name / "1",
+        params={"w": np.float32(3)},
+        signatures={"predict": pairs_spec(sizes={"k": (5, 2)}), "any": pairs_spec(), "one": one},
+    )
+
+
 EVERY_DTYPE = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
     "float16", "bfloat16", "float32", "float64",

@@ -1,4 +1,4 @@
-"""One server, and bundles that are more than one program for any batch: several signatures over the same weights."""
+"""One server, and bundles that are more than one program for any batch: several signatures, sizes of further symbols."""
 
 import json
 from collections.abc import Iterator
@@ -8,9 +8,15 @@ import grpc
 import numpy as np
 import pytest
 
+from converters import export_bundle
 from jaxport import Client
 from jaxport.cli import main
 from jaxport.errors import ServerError
+from serve_grpc.device import open_device
+from serve_grpc.errors import LoadRefused
+from serve_grpc.metrics import Metrics
+from serve_grpc.settings import BatchSettings
+from serve_grpc.version import Loader
 from tests.once import OncePerRun
 from tests.serve_grpc import bundles
 from tests.server_process import ServerProcess
@@ -22,7 +28,11 @@ EMBEDDING = X @ PARAMS["w0"] + PARAMS["b0"]
 
 @pytest.fixture(scope="module")
 def server(once: OncePerRun, cache: Path) -> Iterator[ServerProcess]:
-    models = once.folder("signatures", bundles.export_two)
+    def export(folder: Path) -> None:
+        bundles.export_two(folder)
+        bundles.export_pairs(folder)
+
+    models = once.folder("signatures", export)
     with ServerProcess(models, "--max-batch", "4", "--cache-dir", str(cache)) as process:
         yield process.ready()
         assert process.metric("jaxport_compiles_after_ready_total") == 0
@@ -56,3 +66,49 @@ def test_the_command_picks_it_too(server: ServerProcess, capsys: pytest.CaptureF
     np.testing.assert_allclose(
         json.loads(capsys.readouterr().out)["embedding"], EMBEDDING[:1], rtol=1e-4, atol=1e-4
     )
+
+
+@pytest.mark.parametrize("k", [2, 5])
+def test_every_declared_size_is_compiled_and_answered(server: ServerProcess, k: int) -> None:
+    for rows in (1, 3, 9):  # 9: more than any bucket
+        given = bundles.pairs_inputs(rows, k)
+        got, want = server.predict("pairs", given), bundles.pairs({"w": np.float32(3)}, **given)
+        assert {name: value.shape for name, value in got.items()} == {"sum": (rows, k), "both": (rows, 2 * k)}
+        for name, value in want.items():
+            np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (bundles.pairs_inputs(1, 4), "'x' has shape [1, 4], 'y' has shape [1, 8]; needed: x [b, k], y [b, 2*k] with k of 2, 5"),
+        (bundles.pairs_inputs(1, 2) | {"y": np.zeros((1, 5), np.float32)}, "needed: x [b, k], y [b, 2*k] with k of 2, 5"),
+        ({"x": np.zeros(2, np.float32)}, "input 'x' has shape [2]; needed: [b, 2]"),
+        ({"x": np.zeros((1, 5), np.float32)}, "input 'y' is missing from signature 'predict', which takes: x (float32 [b, k]), y (float32 [b, 2*k])"),
+    ],
+)  # fmt: skip
+def test_another_size_is_refused_and_the_sizes_are_named(client: Client, given: dict, said: str) -> None:
+    with pytest.raises(ServerError) as refused:
+        client.predict("pairs", given)
+    assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT and said in refused.value.message
+
+
+def test_sizes_that_nothing_names_are_not_served_and_the_others_are(client: Client) -> None:
+    with pytest.raises(
+        ServerError, match=r"does not serve signature 'any': .* export with sizes="
+    ) as refused:
+        client.predict("pairs", bundles.pairs_inputs(1, 2), signature="any")
+    assert refused.value.code == grpc.StatusCode.NOT_FOUND
+    assert client.predict("pairs", {"x": np.ones((1, 2), np.float32)}, signature="one")["y"].tolist() == [
+        [3, 3]
+    ]
+    assert [s.name for s in client.model("pairs").signatures] == ["predict", "one"]
+
+
+def test_a_version_of_nothing_else_fails_and_says_why(tmp_path: Path) -> None:
+    device, metrics = open_device(), Metrics()
+    path = export_bundle(
+        tmp_path / "m" / "1", params={"w": np.float32(3)}, signatures={"predict": bundles.pairs_spec()}
+    )
+    with pytest.raises(LoadRefused, match=r"signature 'predict': its inputs have sizes 'k' .* sizes=\{...\}"):
+        Loader(device, BatchSettings(), metrics).load("m", path, None)
