@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from converters.bundle import Bundle
-from converters.manifest import UNSIZED, Manifest, Signature
+from converters.manifest import UNSIZED, Manifest, Signature, StoredWeights
 from converters.program import operation_counts
 from converters.window import AFTER, EARLIER, INSIDE, UNKNOWN, released
 
@@ -40,6 +40,9 @@ def _lines(bundle: Bundle) -> Iterator[str]:
     yield f"runs on      {', '.join(m.platforms)}; {m.nr_devices} device, matmul precision {m.matmul_precision}"
     count = sum(_elements(w.shape) for w in m.weights)
     yield f"weighs       {count:,} weights in {len(m.weights)} arrays, {_size(m.weight_bytes)} stored"
+    if m.stored_weights is not None:
+        for line in stored_lines(m.stored_weights):
+            yield f"stored       {line}"
     for signature in m.signatures.values():
         size = sum(m.files[path].bytes for path in signature.programs.values())
         name = f" of {signature.name}" if len(m.signatures) > 1 else ""
@@ -76,6 +79,14 @@ def _between(least: int | None, most: int | None) -> str:
     if most is None:
         return "any size" if least is None else f"at least {least}"
     return f"at most {most}" if least is None else f"{least} to {most}"
+
+
+def stored_lines(stored: StoredWeights) -> Iterator[str]:
+    """What the weights lost, and what that did to the outputs."""
+    saved = f"{_size(stored.bytes_before)} became {_size(stored.bytes_after)}"
+    yield f"{len(stored.computes_in)} arrays in {stored.dtype}: {saved}"
+    for name, error in stored.errors.items():
+        yield f"{name} differs from the original's by at most {error.largest:.3g}, {error.relative:.2%} of its largest value"
 
 
 def window(manifest: Manifest) -> str:

@@ -17,6 +17,7 @@ import jax.export
 from converters.bundle import parse_version
 from converters.draft import Draft, Target, draft_signature
 from converters.errors import BadSpec, ExportRefused, PlatformMissing
+from converters.fewer_bits import fewer_bits, parse_weights_dtype, with_errors
 from converters.formats import Formats, parse_formats
 from converters.lint import RULES, Findings
 from converters.manifest import SequenceSpec
@@ -51,6 +52,7 @@ def export_bundle(
     signatures: Mapping[str, SignatureSpec] | None = None,
     formats: Formats | Sequence[str] = (),
     allow: Mapping[str, str] | None = None,
+    weights_dtype: str | None = None,
 ) -> Path:
     """Exports `fn(params, **inputs)` into models/<name>/<version> and returns that folder.
 
@@ -68,6 +70,7 @@ def export_bundle(
     alone is the signature "predict", which is also what a client gets that names none.
     formats: what to write beside the program, by name with the options of each, or just the names.
     allow: rules of docs/lint.md that may find something, by code, each with the reason why it is right here.
+    weights_dtype: "bf16" or "int8" stores matrices so, and the program computes as before; see docs/precision.md.
 
     Raises BadSpec (the arguments do not fit each other), ExportRefused (the program would be wrong or fail later),
     PlatformMissing (this machine has none of `platforms`), VersionTaken, StorageError.
@@ -87,13 +90,17 @@ def export_bundle(
         "sizes": sizes,
     }
     specs = _alone(alone) if signatures is None else _several(signatures, alone)
-    weights = flatten_params(params)
+    weights, stored = flatten_params(params), None
+    if parse_weights_dtype(weights_dtype) is not None:
+        weights, stored = fewer_bits(weights, str(weights_dtype))
     drafts = tuple(
         _draft(name, spec, weights, target, findings, named=signatures is not None)
         for name, spec in specs.items()
     )
     for code in findings.unneeded:
         log.warning("allow %s: nothing needed it (%s); leave it out", code, RULES[code].name)
+    if stored is not None:
+        stored = with_errors(stored, params, specs, drafts)
     contents = Contents(
         model=model_dir.absolute().name,
         drafts=drafts,
@@ -104,6 +111,7 @@ def export_bundle(
         origin=_origin(specs) if provenance is None else provenance,
         formats=asked,
         allowed=findings.allowed,
+        stored_weights=stored,
     )
     with claimed_version(model_dir.absolute(), version) as (number, folder):
         write_bundle(folder, contents)

@@ -37,7 +37,7 @@ class RunExport:
 
     dynamic_length: each request chooses the length of its sequences. skip_existing: a version that was made of the
     same checkpoint, for the same platforms and lengths and with the same formats, by the same JAX, is as good as a new one.
-    allow, formats: as in export_bundle.
+    allow, formats, weights_dtype: as in export_bundle.
     """
 
     root: Path
@@ -51,6 +51,7 @@ class RunExport:
     skip_existing: bool = False
     allow: Mapping[str, str] = field(default_factory=dict)
     formats: Formats = field(default_factory=dict)
+    weights_dtype: str | None = None
 
 
 def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple[Path, bool]:
@@ -100,6 +101,7 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple
             sequence=sequence,
             allow=settings.allow,
             formats=settings.formats,
+            weights_dtype=settings.weights_dtype,
         )
 
     if not settings.skip_existing:
@@ -127,7 +129,8 @@ def _alike(
     settings: RunExport, model_dir: Path, provenance: Mapping[str, Any], sequence: SequenceSpec | None
 ) -> Path | None:
     """The highest whole version that an export with these settings would only repeat."""
-    wanted = (set(settings.platforms), jax.__version__, installed("jaxlib"), sequence)
+    platforms = set(settings.platforms)
+    wanted = (platforms, jax.__version__, installed("jaxlib"), sequence, settings.weights_dtype)
     with storage_errors(model_dir):
         versions = list_versions(model_dir)
     for version in reversed(versions):
@@ -137,7 +140,7 @@ def _alike(
             signature = manifest.signatures.get(SIGNATURE)
             has = (
                 set(manifest.platforms), manifest.jax_version, manifest.jaxlib_version,
-                signature and signature.sequence,
+                signature and signature.sequence, manifest.stored_weights and manifest.stored_weights.dtype,
             )  # fmt: skip
             granted = manifest.allowed.items() <= settings.allow.items()
             whole = set(settings.formats) <= set(manifest.formats)

@@ -183,6 +183,27 @@ class FileDigest:
 
 
 @dataclass(frozen=True)
+class OutputError:
+    """How far an output is from the original's: the largest difference, and that over the original's largest value."""
+
+    largest: float
+    relative: float
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """Weights that are stored in fewer bits. dtype: "bf16" or "int8". computes_in: of each such weight, the dtype that
+    the program makes of it. Bytes are of the arrays. errors: by "signature/output", over the goldens.
+    """
+
+    dtype: str
+    computes_in: Mapping[str, str]
+    bytes_before: int
+    bytes_after: int
+    errors: Mapping[str, OutputError] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything known about a bundle before a byte of its program is parsed."""
 
@@ -207,6 +228,7 @@ class Manifest:
         default_factory=dict
     )  # by name; files say where they are
     allowed: Mapping[str, str] = field(default_factory=dict)  # by a rule's code: why what it found is right
+    stored_weights: StoredWeights | None = None  # None where they are as the function has them
     schema_version: int = field(default=SCHEMA_VERSION)
 
     def to_json(self) -> str:
@@ -215,7 +237,7 @@ class Manifest:
             for key in ("sequence", "rows", "sizes", "bounds"):
                 if not signature[key]:  # as readers know it that have never heard of one
                     del signature[key]
-        for key in ("formats", "allowed"):
+        for key in ("formats", "allowed", "stored_weights"):
             if not fields[key]:
                 del fields[key]
         return json.dumps(fields, indent=2) + "\n"
@@ -295,11 +317,21 @@ def _manifest(raw: dict[str, Any]) -> Manifest:
     fields["files"] = {name: FileDigest(**value) for name, value in raw["files"].items()}
     fields["formats"] = {name: dict(facts.items()) for name, facts in raw.get("formats", {}).items()}
     fields["allowed"] = dict(raw.get("allowed", {}).items())
+    stored = raw.get("stored_weights")
+    fields["stored_weights"] = None if stored is None else _stored_weights(stored)
     for key in ("usage", "allowed"):
         for name, text in fields[key].items():
             if not isinstance(text, str) or not _is_unicode(name + text):
                 raise ValueError(f"{key} {name!r} is no text")
     return Manifest(**fields)
+
+
+def _stored_weights(raw: dict[str, Any]) -> StoredWeights:
+    computes_in = dict(raw["computes_in"].items())
+    if not all(isinstance(text, str) for text in (raw["dtype"], *computes_in.values())):
+        raise ValueError("a dtype of stored_weights")
+    errors = {name: OutputError(**error) for name, error in raw["errors"].items()}
+    return StoredWeights(**{**raw, "computes_in": computes_in, "errors": errors})
 
 
 def _is_unicode(text: str) -> bool:

@@ -16,7 +16,7 @@ from converters.bundle import MANIFEST, MANIFEST_DIGEST, WEIGHTS, array_sha256, 
 from converters.draft import Draft
 from converters.formats import Formats, ProvenBundle, write_formats
 from converters.golden import pack_goldens
-from converters.manifest import FileDigest, Manifest, Tolerance, WeightSpec
+from converters.manifest import FileDigest, Manifest, StoredWeights, Tolerance, WeightSpec
 from converters.program import serialization_version, stablehlo_version
 from converters.window import window_ends
 
@@ -37,6 +37,7 @@ class Contents:
     origin: Mapping[str, Any]
     formats: Formats
     allowed: Mapping[str, str] = field(default_factory=dict)
+    stored_weights: StoredWeights | None = None
 
     @property
     def proven(self) -> ProvenBundle:
@@ -108,6 +109,7 @@ def _manifest(
         files=files,
         formats=formats,
         allowed=dict(contents.allowed),
+        stored_weights=contents.stored_weights,
     )
 
 

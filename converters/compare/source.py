@@ -14,6 +14,7 @@ import jax
 from converters.bundle import Bundle
 from converters.compare.inputs import goldens_of
 from converters.errors import ConvertError
+from converters.fewer_bits import restored
 from converters.program import Program, name_outputs
 from converters.run import to_host
 
@@ -28,7 +29,8 @@ def find_source(bundle: Bundle, signature: str, weights: Any, platform: str) -> 
     Importing runs the module that the manifest names. Raises NoSource.
     """
     provenance, reasons = bundle.manifest.provenance, []
-    for program, named in _candidates(provenance, bundle, signature):
+    for candidate, named in _candidates(provenance, bundle, signature):
+        program = _on_stored(candidate, bundle)
         try:
             _check(program, bundle, signature, weights, platform)
         except Exception as error:  # it is somebody's function, and may have become any other
@@ -36,6 +38,14 @@ def find_source(bundle: Bundle, signature: str, weights: Any, platform: str) -> 
         else:
             return program, named
     raise NoSource(reasons[-1] if reasons else "the manifest names no function that could be imported")
+
+
+def _on_stored(program: Program, bundle: Bundle) -> Program:
+    """The function on weights as the bundle has them, which may be in fewer bits."""
+    stored = bundle.manifest.stored_weights
+    if stored is None:
+        return program
+    return lambda weights, inputs: program(restored(weights, stored), inputs)
 
 
 def _candidates(

@@ -8,6 +8,7 @@ from typing import Any
 
 from converters.errors import BadSpec
 from converters.export import PLATFORMS, parse_version_name
+from converters.fewer_bits import STORED, parse_weights_dtype
 from converters.lint import parse_allowed
 from jaxport.commands.export_formats import add_format_flags, asked_formats, format_lines
 
@@ -47,6 +48,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="let a rule of docs/lint.md find something, and record why that is right here; repeatable",
     )
     add_format_flags(parser)
+    flag(
+        "--weights-dtype",
+        metavar="|".join(STORED),
+        help="store matrices in fewer bits; the program computes as before: docs/precision.md (default: as they are)",
+    )
     flag("--platforms", default="cpu,cuda", help=f"some of {','.join(PLATFORMS)} (default: cpu,cuda)")
 
 
@@ -56,6 +62,7 @@ def check(options: argparse.Namespace) -> None:
         raise BadSpec(f"--step {options.step!r}: latest, best or a step's number is needed")
     parse_version_name(options.version)
     parse_allowed(options.allow)
+    parse_weights_dtype(options.weights_dtype)
     if options.fn is None:
         if options.params is not None:
             raise BadSpec("--params: belongs to --fn; of a run --step chooses the checkpoint")
@@ -82,12 +89,15 @@ def run(options: argparse.Namespace) -> int:
     )
     # After the flags are checked, as above: what these modules import takes seconds.
     from converters.bundle import read_manifest
+    from converters.describe import stored_lines
 
     manifest = read_manifest(path)
     for signature in manifest.signatures.values():
         takes = ", ".join(map(str, signature.inputs))
         gives = ", ".join(map(str, signature.outputs))
         print(f"{signature.name}: {takes} -> {gives}")
+    if manifest.stored_weights is not None:
+        print("\n".join(stored_lines(manifest.stored_weights)))
     size = sum(d.bytes for d in manifest.files.values())
     done = "wrote" if written else "kept"
     print(f"{done} {path}: {size / 1e6:.1f} MB, loads in jaxlib released until {manifest.window_ends}")
@@ -113,6 +123,7 @@ def _export_run(
         dynamic_length=options.dynamic_length,
         skip_existing=options.skip_existing,
         allow=parse_allowed(options.allow),
+        weights_dtype=options.weights_dtype,
     )
     return export_run(settings)
 
@@ -131,5 +142,6 @@ def _export_function(
         platforms=platforms,
         formats=formats,
         allow=parse_allowed(options.allow),
+        weights_dtype=options.weights_dtype,
     )
     return export_function(settings), True
