@@ -15,13 +15,16 @@ import jax
 from converters.bundle import MODEL_NAME, list_versions, open_bundle, read_manifest
 from converters.errors import BadSpec, ConvertError, StorageError
 from converters.export import SIGNATURE, export_bundle, parse_version_name
+from converters.fewer_bits import fewer_bits, parse_weights_dtype
 from converters.formats import Formats
 from converters.manifest import SequenceSpec
 from converters.program import Program
 from converters.publish import find_or_publish, storage_errors
 from converters.spec import TensorSpec
+from converters.weights import flatten_params
 from train_job.checkpoints import StepInfo, choose_step, load_params
 from train_job.errors import EnvironmentUnfit
+from train_job.held_out import held_out
 from train_job.presets import get_preset
 from train_job.runs import RunRecord, read_run
 
@@ -36,7 +39,7 @@ class RunExport:
     """Which checkpoint becomes which bundle. `step` is "latest", "best" or a number; `name` None takes the run's.
 
     dynamic_length: each request chooses the length of its sequences. skip_existing: a version that was made of the
-    same checkpoint, for the same platforms and lengths and with the same formats, by the same JAX, is as good as a new one.
+    same checkpoint, for the same platforms, lengths, formats and dtype of weights, by the same JAX, is as good as a new one.
     allow, formats, weights_dtype: as in export_bundle.
     """
 
@@ -88,16 +91,18 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple
 
     def write() -> Path:
         say(f"exporting step {chosen.step} of run {settings.run} for {', '.join(settings.platforms)}")
+        params = load_params(run_dir, chosen.step)
+        measured = _held_out(run_dir, record, params, settings.weights_dtype, say)
         return export_bundle(
             model_dir / settings.version,
             function,
-            load_params(run_dir, chosen.step),
+            params,
             inputs={name: TensorSpec(*spec) for name, spec in takes.items()},
             outputs=signature.outputs,
             example=preset.example_inputs(EXAMPLE_ROWS, seed=0),
             platforms=settings.platforms,
             usage=signature.usage,
-            provenance=provenance,
+            provenance=provenance | measured,
             sequence=sequence,
             allow=settings.allow,
             formats=settings.formats,
@@ -112,6 +117,22 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple
     if not written:
         say(f"step {chosen.step} of run {settings.run} is exported already")
     return path, written
+
+
+def _held_out(
+    run_dir: Path, record: RunRecord, params: Mapping[str, Any], dtype: str | None, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Of weights in fewer bits: says what that changes on data the run never saw, and returns it for the provenance."""
+    if parse_weights_dtype(dtype) is None:
+        return {}
+    stored, _ = fewer_bits(flatten_params(params), str(dtype))
+    found = held_out(run_dir, record, [params, stored.params])
+    if found is None:
+        say("held out: not measured, as the data of the run is not here")
+        return {}
+    headline, (trained, fewer) = found
+    say(f"held out: {headline} {trained[headline]:.4f} as trained, {fewer[headline]:.4f} in {dtype}")
+    return {"held_out": {"as_trained": trained, str(dtype): fewer}}
 
 
 def source_of_run(provenance: Mapping[str, Any], signature: str) -> Program:

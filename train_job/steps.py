@@ -50,7 +50,7 @@ def compile_programs(
     evaluation: Batch,
 ) -> Programs:
     """Compiles both programs for the shapes of `state`, `batch` [rows, ...], `evaluation` [batches, rows, ...]."""
-    evaluate = jax.jit(_evaluation(preset.task, skeleton(preset.model)), out_shardings=layout.copies)
+    evaluate = jax.jit(mean_metrics(preset.task, skeleton(preset.model)), out_shardings=layout.copies)
     ballots = () if layout.processes.alone else (layout.vote(False),)
     return Programs(
         step=jit_step(preset, hyper, layout).lower(state, batch, *ballots).compile(),
@@ -98,7 +98,9 @@ def _train_step(
     return step
 
 
-def _evaluation(task: Task, structure: Skeleton) -> Callable[[Weights, Batch], Scalars]:
+def mean_metrics(task: Task, structure: Skeleton) -> Callable[[Weights, Batch], Scalars]:
+    """(weights, batches [batches, rows, ...]) -> the means of the loss and the task's metrics over the batches."""
+
     def evaluate(weights: Weights, batches: Batch) -> Scalars:
         def one(batch: Batch) -> Scalars:
             module = structure.merge(weights)

@@ -63,6 +63,7 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         ("export", "--run", "nano", "--name", "../../evil"),
         ("export", "--run", "nano", "--name", ""),
         ("export", "--run", "nano", "--version", "0"),
+        ("export", "--run", "nano", "--weights-dtype", "fp4"),
         ("verify", ""),
     ],
 )
