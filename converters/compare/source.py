@@ -5,18 +5,22 @@ It is believed once it has given the goldens' answers: sources change after an e
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from converters.bundle import Bundle
 from converters.compare.inputs import goldens_of
 from converters.errors import ConvertError
+from converters.export import SIGNATURE
 from converters.fewer_bits import restored
 from converters.program import Program, name_outputs
 from converters.run import to_host
+from converters.spec import SignatureSpec
+from converters.weights import flatten_params
 
 
 class NoSource(Exception):
@@ -57,9 +61,12 @@ def _candidates(
     path = str(provenance.get("function", ""))
     if path.count(":") != 1 or "<" in path or "," in path:
         raise NoSource(f"the function {path or 'of this bundle'} has no name that could be imported")
-    function = _imported(path)
+    if "params" in provenance:  # of `jaxport export --fn`
+        function, rebuilds = _declared(path, signature)
+    else:
+        function, rebuilds = _imported(path), (dict, _nested)
     outputs = tuple(t.name for t in bundle.signature(signature).outputs)
-    for rebuild in (dict, _nested):
+    for rebuild in rebuilds:
 
         def program(weights: Any, inputs: Any, rebuild: Callable[[Any], Any] = rebuild) -> dict[str, Any]:
             return name_outputs(function(rebuild(weights), **inputs), outputs)
@@ -76,6 +83,27 @@ def _of_run(provenance: Mapping[str, Any], signature: str) -> Program:
         return source_of_run(provenance, signature)
     except Exception as error:
         raise NoSource(_first_line(error)) from error
+
+
+def _declared(path: str, signature: str) -> tuple[Callable[..., Any], Sequence[Callable[[Any], Any]]]:
+    """(the function of an ExportSpec, what may make its params of weights by name)."""
+    from converters.from_function import load_spec
+
+    try:
+        spec = load_spec(path)
+        several = (
+            {SIGNATURE: spec.signatures} if isinstance(spec.signatures, SignatureSpec) else spec.signatures
+        )
+        function = several[signature].fn
+        if spec.params is None:
+            return function, (dict, _nested)
+        template = jax.tree.map(
+            lambda leaf: np.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf,
+            spec.params,
+        )
+        return function, (flatten_params(template).rebuild,)
+    except Exception as error:  # the module is somebody's, and may have become any other
+        raise NoSource(f"{path}: {_first_line(error)}") from error
 
 
 def _imported(path: str) -> Callable[..., Any]:

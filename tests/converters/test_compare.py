@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -23,9 +24,11 @@ from converters.compare.figures import Asked, Comparison, cell_of
 from converters.compare.page import render
 from converters.compare.plot import draw
 from converters.compare.side_by_side import compare, interleave
+from converters.compare.source import NoSource, find_source
 from converters.compare.table import print_table
 from converters.errors import BadSpec, BundleNotFound
 from converters.manifest import parse_manifest
+from converters.spec import ExportSpec, SignatureSpec, TensorSpec
 from converters.writer import _digest
 from jaxport.cli import main
 from tests.serve_grpc import bundles
@@ -166,6 +169,26 @@ def test_a_source_that_has_changed_is_not_believed(models: Path, monkeypatch: py
 
 
 bundles_mlp = bundles.mlp
+
+
+@pytest.mark.parametrize("template", [False, True])
+def test_the_function_of_a_declared_export_is_its_source(
+    template: bool, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {"x": np.ones((2, 4), np.float32)}
+    declared = ExportSpec(
+        SignatureSpec(bundles.mlp, {"x": TensorSpec("float32", "b, 4")}, ("logits",), rows),
+        params=jax.eval_shape(bundles.mlp_params) if template else None,
+    )
+    monkeypatch.setitem(sys.modules, "declared_model", SimpleNamespace(spec=declared, none=3))
+    path = shutil.copytree(models / "mlp" / "1", tmp_path / "mlp" / "1")
+    origin = {"source": "function", "function": "declared_model:spec", "params": "checkpoint"}
+    bundle = open_bundle(redo_manifest(path, provenance=origin))
+    weights = jax.device_put(bundle.load_weights())
+    assert find_source(bundle, "predict", weights, "cpu")[1] == "declared_model:spec"
+    gone = open_bundle(redo_manifest(path, provenance={**origin, "function": "declared_model:none"}))
+    with pytest.raises(NoSource, match="is a int"):
+        find_source(gone, "predict", weights, "cpu")
 
 
 def test_nothing_is_imported_where_no_source_is_wanted(models: Path, tmp_path: Path) -> None:
