@@ -170,8 +170,12 @@ def _origin(m: Manifest) -> str:
         return f"function {p.get('function', 'unknown')}"
     metrics = ", ".join(f"{name} {value:.4g}" for name, value in sorted(p.get("metrics", {}).items()))
     data = p.get("data", {}).get("name", "unknown data")
+    before = p.get("refreshes", {})
+    again = (
+        f"; refreshes version {before.get('version')}, of jax {before.get('jax_version')}" if before else ""
+    )
     return f"run {p.get('run')} (preset {p.get('preset')}), step {p.get('step')}, {data}" + (
-        f"; {metrics}" if metrics else ""
+        f"; {metrics}{again}" if metrics else again
     )
 
 

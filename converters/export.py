@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.export
+import numpy as np
 
 from converters.bundle import parse_version
 from converters.draft import Draft, Target, draft_signature
@@ -21,6 +22,7 @@ from converters.fewer_bits import fewer_bits, parse_weights_dtype, with_errors
 from converters.formats import Formats, parse_formats
 from converters.lint import RULES, Findings
 from converters.manifest import SequenceSpec
+from converters.program import calling
 from converters.publish import claimed_version
 from converters.spec import ExportSpec, SignatureSpec, TensorSpec
 from converters.weights import Weights, flatten_params
@@ -31,6 +33,7 @@ __all__ = ["ExportSpec", "SequenceSpec", "SignatureSpec", "TensorSpec", "export_
 log = logging.getLogger(__name__)
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 SIGNATURE = "predict"
+Accept = Callable[[Sequence[Draft], Mapping[str, np.ndarray]], None]
 SIGNATURE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
 
@@ -53,6 +56,8 @@ def export_bundle(
     formats: Formats | Sequence[str] = (),
     allow: Mapping[str, str] | None = None,
     weights_dtype: str | None = None,
+    calling_convention: int | None = None,
+    accept: Accept | None = None,
 ) -> Path:
     """Exports `fn(params, **inputs)` into models/<name>/<version> and returns that folder.
 
@@ -71,6 +76,8 @@ def export_bundle(
     formats: what to write beside the program, by name with the options of each, or just the names.
     allow: rules of docs/lint.md that may find something, by code, each with the reason why it is right here.
     weights_dtype: "bf16" or "int8" stores matrices so, and the program computes as before; see docs/precision.md.
+    calling_convention: of jax.export, one that this JAX supports; None is its own choice.
+    accept: is given what was proven, and the weights by name, and raises if it is not to be published.
 
     Raises BadSpec (the arguments do not fit each other), ExportRefused (the program would be wrong or fail later),
     PlatformMissing (this machine has none of `platforms`), VersionTaken, StorageError.
@@ -93,10 +100,13 @@ def export_bundle(
     weights, stored = flatten_params(params), None
     if parse_weights_dtype(weights_dtype) is not None:
         weights, stored = fewer_bits(weights, str(weights_dtype))
-    drafts = tuple(
-        _draft(name, spec, weights, target, findings, named=signatures is not None)
-        for name, spec in specs.items()
-    )
+    with calling(calling_convention):
+        drafts = tuple(
+            _draft(name, spec, weights, target, findings, named=signatures is not None)
+            for name, spec in specs.items()
+        )
+    if accept is not None:
+        accept(drafts, weights.arrays)
     for code in findings.unneeded:
         log.warning("allow %s: nothing needed it (%s); leave it out", code, RULES[code].name)
     if stored is not None:

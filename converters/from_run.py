@@ -14,7 +14,7 @@ import jax
 
 from converters.bundle import MODEL_NAME, list_versions, open_bundle, read_manifest
 from converters.errors import BadSpec, ConvertError, StorageError
-from converters.export import SIGNATURE, export_bundle, parse_version_name
+from converters.export import SIGNATURE, Accept, export_bundle, parse_version_name
 from converters.fewer_bits import fewer_bits, parse_weights_dtype
 from converters.formats import Formats
 from converters.manifest import SequenceSpec
@@ -40,7 +40,8 @@ class RunExport:
 
     dynamic_length: each request chooses the length of its sequences. skip_existing: a version that was made of the
     same checkpoint, for the same platforms, lengths, formats and dtype of weights, by the same JAX, is as good as a new one.
-    allow, formats, weights_dtype: as in export_bundle.
+    origin: what the provenance says beside the checkpoint. allow, formats, weights_dtype, calling_convention, accept: as in
+    export_bundle.
     """
 
     root: Path
@@ -55,6 +56,9 @@ class RunExport:
     allow: Mapping[str, str] = field(default_factory=dict)
     formats: Formats = field(default_factory=dict)
     weights_dtype: str | None = None
+    calling_convention: int | None = None
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    accept: Accept | None = None
 
 
 def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple[Path, bool]:
@@ -86,7 +90,7 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple
     def function(params: Mapping[str, Any], **inputs: Any) -> dict[str, Any]:
         return predict(params, inputs)
 
-    provenance = _provenance(record, chosen)
+    provenance = _provenance(record, chosen) | dict(settings.origin)
     model_dir = settings.root / "models" / name
 
     def write() -> Path:
@@ -107,6 +111,8 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple
             allow=settings.allow,
             formats=settings.formats,
             weights_dtype=settings.weights_dtype,
+            calling_convention=settings.calling_convention,
+            accept=settings.accept,
         )
 
     if not settings.skip_existing:
@@ -144,6 +150,11 @@ def source_of_run(provenance: Mapping[str, Any], signature: str) -> Program:
         raise BadSpec(f"signature {signature!r}: a preset's function is {SIGNATURE!r}")
     predict = get_preset(str(provenance.get("preset"))).predict_fn()
     return lambda weights, inputs: dict(predict(weights, inputs))
+
+
+def checkpoint_of(run_dir: Path, step: str) -> dict[str, Any]:
+    """The provenance of a checkpoint that is there, as an export of it says it. Errors are those of train_job's readers."""
+    return _provenance(read_run(run_dir), choose_step(run_dir, step))
 
 
 def _alike(

@@ -158,6 +158,24 @@ def weight_specs(weights: Mapping[str, np.ndarray]) -> dict[str, jax.ShapeDtypeS
 
 
 @contextlib.contextmanager
+def calling(convention: int | None) -> Iterator[None]:
+    """Exports have this calling convention; None leaves it to JAX. BadSpec for one that this JAX does not write."""
+    least = jax.export.minimum_supported_calling_convention_version
+    most = jax.export.maximum_supported_calling_convention_version
+    if convention is not None and not least <= convention <= most:
+        raise BadSpec(
+            f"--calling-convention {convention}: jax {jax.__version__} writes {least} to {most}; leave it out, or name one of those"
+        )
+    name = "jax_export_calling_convention_version"
+    before = jax.config.values[name]
+    jax.config.update(name, before if convention is None else convention)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
+
+
+@contextlib.contextmanager
 def no_source_locations() -> Iterator[None]:
     """Equal programs have equal bytes: file names and line numbers stay out of them."""
     before = jax.config.jax_traceback_in_locations_limit  # pyright: ignore[reportAttributeAccessIssue]

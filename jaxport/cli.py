@@ -17,6 +17,7 @@ from jaxport.stopping import leaving_on_signals, unwinding_on_sigterm
 COMMANDS = {
     "train": ("train", "train a model and write checkpoints"),
     "export": ("export", "turn a checkpoint into a bundle"),
+    "refresh": ("export", "export a bundle's checkpoint again, with this JAX, into the next version"),
     "verify": ("serve", "run a bundle's goldens in a fresh isolated process"),
     "inspect": ("serve", "what a bundle is, takes and weighs, until when it loads"),
     "compare": ("serve", "run a bundle in every way there is, side by side, and measure"),

@@ -35,7 +35,18 @@ def test_the_bundle_reader_knows_numpy_jax_and_orbax() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["export", "draft", "writer", "formats", "verify", "describe", "spec", "weights", "compare.side_by_side"],
+    [
+        "export",
+        "refresh",
+        "draft",
+        "writer",
+        "formats",
+        "verify",
+        "describe",
+        "spec",
+        "weights",
+        "compare.side_by_side",
+    ],
 )
 def test_only_the_exporter_of_runs_knows_the_training(module: str) -> None:
     assert loaded_after(f"import converters.{module}") & MODEL_LIBRARIES == set()

@@ -53,6 +53,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="|".join(STORED),
         help="store matrices in fewer bits; the program computes as before: docs/precision.md (default: as they are)",
     )
+    flag(
+        "--calling-convention",
+        type=int,
+        metavar="N",
+        help="of jax.export, for a reader that needs an older one (default: JAX's own)",
+    )
     flag("--platforms", default="cpu,cuda", help=f"some of {','.join(PLATFORMS)} (default: cpu,cuda)")
 
 
@@ -124,6 +130,7 @@ def _export_run(
         skip_existing=options.skip_existing,
         allow=parse_allowed(options.allow),
         weights_dtype=options.weights_dtype,
+        calling_convention=options.calling_convention,
     )
     return export_run(settings)
 

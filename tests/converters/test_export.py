@@ -298,3 +298,16 @@ def test_the_model_folder_is_named_by_what_is_allowed_in_a_url(tmp_path: Path) -
 
 def test_inputs_are_what_the_caller_named(iris_bundle: Path) -> None:
     assert [t.name for t in open_bundle(iris_bundle).signature().inputs] == list(IRIS)
+
+
+def test_a_calling_convention_is_asked_for_and_recorded(tmp_path: Path) -> None:
+    least = jax.export.minimum_supported_calling_convention_version
+    most = jax.export.maximum_supported_calling_convention_version
+    bundle = open_bundle(export_iris(tmp_path / "iris" / "1", calling_convention=least))
+    assert bundle.manifest.calling_convention == bundle.exported().calling_convention_version == least
+    for none in (least - 1, most + 1):
+        with pytest.raises(
+            BadSpec, match=rf"--calling-convention {none}: jax .* writes {least} to {most}; leave it"
+        ):
+            export_iris(tmp_path / "iris" / "2", calling_convention=none)
+    assert open_bundle(export_iris(tmp_path / "iris" / "3")).manifest.calling_convention == most
