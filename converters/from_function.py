@@ -22,7 +22,7 @@ NEEDED = "an ExportSpec or a SignatureSpec, or a function without arguments that
 class FunctionExport:
     """fn: "package.module:name". params: the checkpoint's folder. The bundle is <root>/models/<name>/<version>.
 
-    allow: reason by code of a rule of docs/lint.md. formats, weights_dtype: as in export_bundle.
+    allow: reason by code of a rule of docs/lint.md. formats, weights_dtype, calling_convention: as in export_bundle.
     """
 
     root: Path
@@ -34,6 +34,7 @@ class FunctionExport:
     allow: Mapping[str, str] = field(default_factory=dict)
     formats: Formats = field(default_factory=dict)
     weights_dtype: str | None = None
+    calling_convention: int | None = None
 
 
 def export_function(settings: FunctionExport, say: Callable[[str], None] = print) -> Path:
@@ -58,6 +59,7 @@ def export_function(settings: FunctionExport, say: Callable[[str], None] = print
         allow=settings.allow,
         formats=settings.formats,
         weights_dtype=settings.weights_dtype,
+        calling_convention=settings.calling_convention,
         provenance={"source": "function", "function": settings.fn, "params": settings.params.name},
     )
 

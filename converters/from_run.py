@@ -175,8 +175,11 @@ def _alike(
                 signature and signature.sequence, manifest.stored_weights and manifest.stored_weights.dtype,
             )  # fmt: skip
             granted = manifest.allowed.items() <= settings.allow.items()
+            called = settings.calling_convention in (None, manifest.calling_convention)
             whole = set(settings.formats) <= set(manifest.formats)
-            if has == wanted and granted and whole and provenance.items() <= manifest.provenance.items():
+            if not (has == wanted and granted and called and whole):
+                continue
+            if provenance.items() <= manifest.provenance.items():
                 return open_bundle(path).path
     return None
 

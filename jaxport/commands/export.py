@@ -150,5 +150,6 @@ def _export_function(
         formats=formats,
         allow=parse_allowed(options.allow),
         weights_dtype=options.weights_dtype,
+        calling_convention=options.calling_convention,
     )
     return export_function(settings), True
