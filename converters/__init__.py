@@ -5,14 +5,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from converters.bundle import Bundle, open_bundle
     from converters.export import ExportSpec, SequenceSpec, SignatureSpec, TensorSpec, export_bundle
+    from converters.loaded import LoadedBundle, load_bundle
 
 __all__ = [
     "Bundle",
     "ExportSpec",
+    "LoadedBundle",
     "SequenceSpec",
     "SignatureSpec",
     "TensorSpec",
     "export_bundle",
+    "load_bundle",
     "open_bundle",
 ]
 
@@ -20,6 +23,8 @@ _HOME = {
     "Bundle": "converters.bundle",
     "open_bundle": "converters.bundle",
     "ExportSpec": "converters.export",
+    "LoadedBundle": "converters.loaded",
+    "load_bundle": "converters.loaded",
     "SequenceSpec": "converters.export",
     "SignatureSpec": "converters.export",
     "TensorSpec": "converters.export",

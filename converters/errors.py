@@ -41,6 +41,10 @@ class BadSpec(ConvertError):
     """The inputs, outputs or example given for an export do not fit each other."""
 
 
+class BadInput(ConvertError):
+    """What a loaded program is called with is not what it takes."""
+
+
 class VersionTaken(ConvertError):
     """The version exists, or another export holds it."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from converters import errors
-from converters.errors import ConvertError, PlatformMissing
+from converters.errors import ConvertError
 from converters.formats import FORMATS, load_format, missing, reference_tolerances
 from converters.formats.answers import Case, Written, check_answers
 from converters.golden import unpack_goldens
@@ -113,19 +113,15 @@ def child(path: str, format_name: str = "") -> int:
 
 
 def _run_goldens(path: Path) -> dict[str, Any]:
-    import jax.export
+    import jax
 
     from converters.bundle import open_bundle
+    from converters.loaded import check_platform
     from converters.run import compiled_runner
 
     bundle = open_bundle(path)
     jax.config.update("jax_enable_x64", True)  # a program has the dtypes it was exported with
-    platform = jax.export.default_export_platform()
-    if platform not in bundle.manifest.platforms:
-        raise PlatformMissing(
-            f"{path}: has programs for {', '.join(bundle.manifest.platforms)}, this machine is {platform}; "
-            f"verify it on one of those, or export with --platforms {platform}"
-        )
+    platform = check_platform(bundle)
     weights = jax.device_put(bundle.load_weights())
     count, worst = 0, 0.0
     for name in bundle.manifest.signatures:

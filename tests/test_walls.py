@@ -28,9 +28,10 @@ def test_the_server_knows_no_model_library() -> None:
     assert loaded_after(modules_of("serve_grpc")) & MODEL_LIBRARIES == set()
 
 
-def test_the_bundle_reader_knows_numpy_jax_and_orbax() -> None:
+@pytest.mark.parametrize("module", ["bundle", "loaded"])
+def test_the_bundle_reader_knows_numpy_jax_and_orbax(module: str) -> None:
     allowed = loaded_after("import numpy, jax.export, ml_dtypes") | {"converters"} | sys.stdlib_module_names
-    assert loaded_after("import converters.bundle") - allowed == set()
+    assert loaded_after(f"import converters.{module}") - allowed == set()
 
 
 @pytest.mark.parametrize(
