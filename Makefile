@@ -5,11 +5,12 @@ PIP  := --quiet --disable-pip-version-check --no-deps
 CLIENTS := .venv-conformance/.locked
 FORMATS := .venv-formats/.locked
 TERRAFORM_TOOLS := .venv-terraform/.made
+VERSIONS := .venv-oldest/.made
 WORKERS ?= 2
 PYTHON ?= python3
 ACCELERATOR ?= cpu
 
-.PHONY: help setup run test check bench bench-peers images test-deploy test-formats test-images test-terraform test-monitoring format proto lock clean
+.PHONY: help setup run test check bench bench-peers images test-deploy test-formats test-versions test-images test-terraform test-monitoring format proto lock clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -72,6 +73,12 @@ $(FORMATS): locks/formats.txt scripts/make-venv
 test-formats: $(FORMATS)  ## SavedModel, StableHLO and ONNX, written and then run by TensorFlow, IREE and onnxruntime
 	@.venv-formats/bin/python -m pytest -W default tests/formats
 
+$(VERSIONS): locks/oldest.txt locks/serve-cpu.txt scripts/version-venvs scripts/make-venv
+	@sh scripts/version-venvs
+
+test-versions: $(MARK) $(VERSIONS)  ## the whole way with the oldest JAX allowed; bundles from one JAX and Python to another
+	@$(PY) -m pytest -rs tests/versions
+
 test-images: $(MARK)  ## the images, run as the manifests say: train, export, serve, Predict
 	@$(PY) -m pytest tests/images
 
@@ -91,5 +98,5 @@ lock: $(MARK)  ## resolve the locks again
 	@$(PY) scripts/lock.py
 
 clean:  ## remove the venvs, caches and ./work
-	rm -rf .venv .venv-conformance .venv-formats .venv-terraform .venv-checkov work build dist .pytest_cache .ruff_cache
+	rm -rf .venv .venv-conformance .venv-formats .venv-terraform .venv-checkov .venv-oldest .venv-python3.* work build dist .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

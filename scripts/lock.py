@@ -1,7 +1,7 @@
 """Resolves locks/ from pyproject.toml: python scripts/lock.py
 
 One lock for development, one per image and accelerator, one for what builds our own wheel in the images, one for the
-clients that the conformance tests run, one for the tests of further formats, and those of the checks of terraform/.
+clients that the conformance tests run, one for the tests of further formats, one of the oldest versions allowed, and those of the checks of terraform/.
 Universal (every platform), with hashes, without an index address: whoever installs names their own index.
 """
 
@@ -20,6 +20,8 @@ LOCKS = {
     "serve-cpu": ("serve", "native"),
     "serve-cuda12": ("serve", "native", "cuda12"),
 }
+# What `make test-versions` goes the whole way with: each package that pyproject.toml names, as old as it allows.
+OLDEST = ("train", "export", "serve")
 # tensorflow-serving-api asks for tensorflow where tensorflow-cpu is installed in its place.
 ELSEWHERE = "python_version < '3.14' and (sys_platform != 'linux' or platform_machine != 'x86_64')"
 # What TensorFlow asks for, and neither its messages nor make_tensor_proto ever import.
@@ -49,6 +51,8 @@ def main() -> None:
         if name != "dev":
             sources += AS_TESTED
         resolve(name, sources)
+    oldest = [flag for extra in OLDEST for flag in ("--extra", extra)]
+    resolve("oldest", ["pyproject.toml", *oldest, "--resolution", "lowest-direct"])
     builder = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     resolve("build", ["-", *AS_TESTED], "\n".join(builder))
     resolve("conformance", ["--group", "conformance", "--override", "-"], "\n".join(CLIENTS))

@@ -26,12 +26,19 @@ SERVICE = "/jaxport.v1.PredictionService/"
 
 
 class ServerProcess:
-    """`jaxport serve` on free ports. Use as a context manager; leaving it kills what still runs."""
+    """`jaxport serve` on free ports, by `python`. Use as a context manager; leaving it kills what still runs."""
 
-    def __init__(self, models: Path, *flags: str, grpc_port: int = 0, prefix: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        models: Path,
+        *flags: str,
+        grpc_port: int = 0,
+        prefix: Sequence[str] = (),
+        python: str = sys.executable,
+    ) -> None:
         command = [
             *prefix,
-            sys.executable,
+            python,
             "-m",
             "jaxport",
             "serve",

@@ -14,7 +14,9 @@ PROJECT = PYPROJECT["project"]
 LOCKS = sorted((ROOT / "locks").glob("*.txt"))
 # Of venvs that have nothing but what a group asks for.
 GROUPS = ("conformance", "terraform", "checkov", "google-7", "google-8")
-IMAGES = [lock for lock in LOCKS if lock.stem not in ("dev", "build", *GROUPS)]
+# Of venvs that have jaxport's own extras: the oldest versions that they allow, and what the formats need beside them.
+EXTRAS = {"oldest": ("train", "export", "serve"), "formats": ("train", "export")}
+IMAGES = [lock for lock in LOCKS if lock.stem not in ("dev", "build", *GROUPS, *EXTRAS)]
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^ ;\\]+)", re.MULTILINE)
 
 
@@ -37,19 +39,22 @@ def asked_of(lock: Path) -> list[Requirement]:
         return [Requirement(text) for text in PYPROJECT["build-system"]["requires"]]
     if lock.stem in GROUPS:
         return [Requirement(text) for text in PYPROJECT["dependency-groups"][lock.stem]]
-    return requirements(*extras_of(lock))
+    beside = [Requirement(text) for text in PYPROJECT["dependency-groups"].get(lock.stem, ())]
+    return requirements(*extras_of(lock)) + beside
 
 
 def extras_of(lock: Path) -> tuple[str, ...]:
     if lock.stem == "dev":
         return ("dev",)
+    if lock.stem in EXTRAS:
+        return EXTRAS[lock.stem]
     room, _, accelerator = lock.stem.partition("-")
     return (room,) if accelerator == "cpu" else (room, accelerator)
 
 
 def test_there_is_a_lock_for_development_for_each_group_and_per_image_and_accelerator() -> None:
     images = {f"{room}-{kind}" for room in ("train", "export", "serve") for kind in ("cpu", "cuda12")}
-    assert {lock.stem for lock in LOCKS} == images | {"dev", "build", *GROUPS}
+    assert {lock.stem for lock in LOCKS} == images | {"dev", "build", *GROUPS, *EXTRAS}
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
@@ -81,6 +86,15 @@ def test_the_serving_image_has_no_model_library(kind: str) -> None:
     )
 
 
+def test_the_oldest_versions_are_those_that_pyproject_names() -> None:
+    """A bound that nobody has installed is a guess. (Of gRPC it is the protobuf that bounds what can be installed.)"""
+    locked = pins(ROOT / "locks" / "oldest.txt")
+    of_jax = {"jax", "flax", "optax", "orbax-checkpoint"}
+    for needed in requirements(*EXTRAS["oldest"]):
+        if needed.name in of_jax:
+            assert f">={locked[needed.name]}" in str(needed.specifier).split(","), needed
+
+
 @pytest.mark.parametrize("lock", IMAGES, ids=lambda lock: lock.stem)
 def test_an_image_has_the_versions_that_the_tests_ran_with(lock: Path) -> None:
     tested = pins(ROOT / "locks" / "dev.txt")
@@ -99,7 +113,9 @@ def test_nothing_committed_knows_the_machine_it_was_written_on() -> None:
             assert not home.search(file.read_text(errors="replace")), file
 
 
-@pytest.mark.parametrize("name", [".venv", ".venv-conformance", ".venv-terraform", ".venv-checkov"])
+@pytest.mark.parametrize(
+    "name", [".venv", ".venv-conformance", ".venv-terraform", ".venv-checkov", ".venv-oldest"]
+)
 def test_a_venv_that_is_a_link_is_ignored_too(name: str) -> None:
     """A pattern that ends with a slash is for folders alone; what is not there is none."""
     command = ["git", "check-ignore", "--no-index", "--verbose", f"docs/{name}"]
