@@ -403,14 +403,30 @@ CLUSTER = (
     Case(
         "a Job whose pods failed, where Jobs have no series; one that is tried again, and one that succeeded",
         {
-            phase("jaxport-train-0-a", "Failed"): "0x9 1x100", phase("jaxport-train-0-a", "Running"): "1x9 0x100",
-            phase("jaxport-export-a", "Failed"): "1x100", phase("jaxport-export-b", "Pending"): "1x100",
-            phase("jaxport-warm-a", "Failed"): "1x100", phase("jaxport-warm-b", "Succeeded"): "1x100",
+            phase("jaxport-train-0-aaaaa", "Failed"): "0x9 1x100", phase("jaxport-train-0-aaaaa", "Running"): "1x9 0x100",
+            phase("jaxport-export-aaaaa", "Failed"): "1x100", phase("jaxport-export-bbbbb", "Pending"): "1x100",
+            phase("jaxport-warm-aaaaa", "Failed"): "1x100", phase("jaxport-warm-bbbbb", "Succeeded"): "1x100",
             phase("jaxport-serve-a", "Failed"): "1x100",
         },
         (
             ("19m", "JaxportJobPodsFailed", ()),
             ("21m", "JaxportJobPodsFailed", (Fires({"namespace": "jaxport", "job_name": "jaxport-train"}, "A pod of Job jaxport-train failed, and no other was made within a quarter of an hour"),)),
+        ),
+    ),
+    Case(
+        "runs that each have Jobs of their own: what succeeded before, or is under way, hides no other's failure",
+        {
+            phase("jaxport-train-0-aaaaa", "Succeeded"): "1x100", phase("jaxport-train-bard-0-bbbbb", "Failed"): "1x100",
+            phase("jaxport-train-7-0-ccccc", "Failed"): "1x100", phase("jaxport-train-7-1-ddddd", "Running"): "1x100",
+            phase("jaxport-export-7-aaaaa", "Succeeded"): "1x100", phase("jaxport-export-2-bbbbb", "Failed"): "1x100",
+            phase("jaxport-warm-aaaaa", "Succeeded"): "1x100", phase("jaxport-warm-bard-bbbbb", "Failed"): "1x100",
+        },
+        (
+            ("14m", "JaxportJobPodsFailed", ()),
+            ("16m", "JaxportJobPodsFailed", tuple(
+                Fires({"namespace": "jaxport", "job_name": job}, f"A pod of Job {job} failed, and no other was made within a quarter of an hour")
+                for job in ("jaxport-train-bard", "jaxport-export-2", "jaxport-warm-bard")
+            )),
         ),
     ),
 )  # fmt: skip

@@ -286,17 +286,18 @@ def of_cluster() -> Iterator[Edge]:
     yield Edge(name, {failed_job("false"): "1x20"}, silent=("10m",))
     name = "JaxportJobPodsFailed"
     gone = {
-        phase("jaxport-train-0-a", "Failed"): "0x9 1x100",
-        phase("jaxport-train-0-a", "Running"): "1x9 0x100",
+        phase("jaxport-train-0-aaaaa", "Failed"): "0x9 1x100",
+        phase("jaxport-train-0-aaaaa", "Running"): "1x9 0x100",
     }
     yield Edge(name, gone, firing=("20m",), silent=("19m30s",))
     for other in ("Pending", "Running", "Succeeded"):
-        yield Edge(name, {**gone, phase("jaxport-train-0-b", other): "1x110"}, silent=("20m", "50m"))
-    # That of another Job does not help; and where Jobs have series, these tell.
-    yield Edge(name, {**gone, phase("jaxport-export-b", "Running"): "1x110"}, firing=("20m",))
+        yield Edge(name, {**gone, phase("jaxport-train-0-bbbbb", other): "1x110"}, silent=("20m", "50m"))
+    # That of another Job, or of a Job of another run, does not help; and where Jobs have series, these tell.
+    yield Edge(name, {**gone, phase("jaxport-export-bbbbb", "Running"): "1x110"}, firing=("20m",))
+    yield Edge(name, {**gone, phase("jaxport-train-bard-0-bbbbb", "Succeeded"): "1x110"}, firing=("20m",))
     yield Edge(name, {**gone, failed_job("true"): "1x110"}, silent=("50m",))
     yield Edge(name, {**gone, failed_job("true"): "0x110"}, firing=("20m",))
-    yield Edge(name, {phase("mail-0-a", "Failed"): "1x110"}, silent=("50m",))
+    yield Edge(name, {phase("mail-0-aaaaa", "Failed"): "1x110"}, silent=("50m",))
     name = "JaxportPodPending"
     yield Edge(name, {phase("jaxport-serve-a", "Pending"): "1x100"}, firing=("30m",), silent=("29m30s",))
     yield Edge(name, {phase("jaxport-serve-a", "Pending"): "0x100"}, silent=("40m",))
