@@ -56,8 +56,8 @@ bench: $(MARK)  ## figures, as ratios against the same executables in process
 bench-peers: $(MARK)  ## jaxport beside other model servers, each installed into work/peers; needs h2load
 	@$(PY) -m benchmarks.peers $(PEERS)
 
-images:  ## the container images, with podman or docker; ACCELERATOR=cuda12 for NVIDIA devices, TAG=... for new ones
-	@$(PYTHON) -m deploy.images --accelerator $(ACCELERATOR) $(if $(TAG),--tag '$(TAG)') $(if $(BASE_IMAGE),--base $(BASE_IMAGE)) $(if $(SOURCE),--source $(SOURCE))
+images:  ## the container images, for linux/amd64, with podman or docker; ACCELERATOR=cuda12 for NVIDIA devices, TAG=... for new ones, PLATFORM=... for other nodes
+	@$(PYTHON) -m deploy.images --accelerator $(ACCELERATOR) $(if $(TAG),--tag '$(TAG)') $(if $(PLATFORM),--platform $(PLATFORM)) $(if $(BASE_IMAGE),--base $(BASE_IMAGE)) $(if $(SOURCE),--source $(SOURCE))
 
 test-deploy: $(MARK)  ## the manifests, held to schemas and policies; Envoy, as they configure it, before a real server
 	@$(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal tests/deploy tests/front

@@ -1,4 +1,6 @@
-"""python3 -m deploy.images [--accelerator cpu|cuda12] [--tag TAG] [--target train|export|serve ...] [--base IMAGE]"""
+"""python3 -m deploy.images [--accelerator cpu|cuda12] [--tag TAG] [--target train|export|serve ...] [--base IMAGE]
+[--platform linux/amd64]
+"""
 
 import argparse
 import re
@@ -7,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.images.base import OFFICIAL, base_image
-from deploy.images.build import ACCELERATORS, TARGETS, Build, build
+from deploy.images.build import ACCELERATORS, PLATFORM, TARGETS, Build, build
 from deploy.images.engine import NotPossible, find_engine
 from deploy.images.labels import labels, version
 
@@ -19,10 +21,10 @@ def main() -> int:
     options = arguments()
     try:
         engine = find_engine(ROOT / "build" / "images")
-        base = base_image(engine, options.base, say)
+        base = base_image(engine, options.base, say, options.platform)
         stated = labels(ROOT, options.source)
         for target in options.target or TARGETS:
-            wanted = Build(target, options.accelerator, base, options.tag)
+            wanted = Build(target, options.accelerator, base, options.tag, options.platform)
             say(f"{wanted.tag}: being built with {engine.name}")
             say(f"{wanted.tag}: {build(engine, ROOT, wanted, stated) / 1e6:.0f} MB")
     except NotPossible as refused:
@@ -48,6 +50,12 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--target", choices=TARGETS, action="append", help="one of them; all when not given")
     parser.add_argument(
         "--base", metavar="IMAGE", help=f"python3 >= 3.12 with venv; {OFFICIAL} when not given"
+    )
+    parser.add_argument(
+        "--platform",
+        default=PLATFORM,
+        metavar="OS/ARCHITECTURE",
+        help=f"of the nodes that will run them; {PLATFORM} when not given, on every machine",
     )
     parser.add_argument(
         "--source", metavar="URL", default="unknown", help="where the source is, for the label"

@@ -10,6 +10,9 @@ from deploy.images.package_index import secrets
 
 TARGETS = ("train", "export", "serve")
 ACCELERATORS = ("cpu", "cuda12")
+# Of the nodes that the overlays and terraform/ name, whatever the machine is that builds: an image of another one starts
+# nowhere there ("exec format error").
+PLATFORM = "linux/amd64"
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,7 @@ class Build:
     accelerator: str
     base: str
     word: str  # the project's version, or one of the builder's own
+    platform: str = PLATFORM
 
     @property
     def tag(self) -> str:
@@ -30,6 +34,7 @@ def build(engine: Engine, root: Path, wanted: Build, labels: Mapping[str, str]) 
     Raises NotPossible with the tail of the build's output where it fails.
     """
     command = ["build", "--file", "deploy/Dockerfile", "--target", wanted.target, "--network", "host"]
+    command += ["--platform", wanted.platform]
     settings = {"BASE_IMAGE": wanted.base, "ACCELERATOR": wanted.accelerator, **labels}
     for name, value in settings.items():
         command += ["--build-arg", f"{name}={value}"]

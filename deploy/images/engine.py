@@ -41,8 +41,10 @@ class Engine:
             raise NotPossible(f"{self.name} {arguments[0]} failed: {last_line(ended.stderr)}")
         return ended.stdout.strip()
 
-    def has(self, image: str) -> bool:
-        return self.run("image", "inspect", image).returncode == 0
+    def has(self, image: str, platform: str | None = None) -> bool:
+        """Whether the image is here; with a platform (linux/amd64), whether it is one of that."""
+        found = self.run("image", "inspect", "--format", "{{.Os}}/{{.Architecture}}", image)
+        return found.returncode == 0 and platform in (None, found.stdout.strip())
 
     def size(self, image: str) -> int:
         """Bytes of an image's layers, not compressed."""
@@ -50,9 +52,13 @@ class Engine:
 
 
 def find_engine(folder: Path) -> Engine:
-    """The first of podman and docker that answers; podman's generated settings go to `folder`."""
+    """The first of podman and docker that answers; podman's generated settings go to `folder`, on Linux.
+
+    Elsewhere podman runs in a machine of its own, which has its own limits.
+    """
     environment = {**os.environ, "DOCKER_BUILDKIT": "1"}
-    if "CONTAINERS_CONF" not in environment and not any(path.expanduser().exists() for path in OWN_SETTINGS):
+    has_own = "CONTAINERS_CONF" in environment or any(path.expanduser().exists() for path in OWN_SETTINGS)
+    if not has_own and HIGHEST_PROCESS.exists():
         environment["CONTAINERS_CONF"] = str(write_settings(folder))
     said = []
     for name in ("podman", "docker"):
@@ -64,7 +70,10 @@ def find_engine(folder: Path) -> Engine:
         if answer.returncode == 0:
             return engine
         said.append(f"{name} does not answer ({last_line(answer.stderr)})")
-    raise NotPossible(f"{', '.join(said)}; on Debian: apt-get install podman runc mmdebstrap")
+    raise NotPossible(
+        f"{', '.join(said)}; on Debian: apt-get install podman runc mmdebstrap; on a Mac: install podman or Docker "
+        "Desktop and start its machine"
+    )
 
 
 def write_settings(folder: Path) -> Path:
