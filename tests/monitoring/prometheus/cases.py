@@ -60,6 +60,9 @@ def requests(status: str, model: str = "mlp") -> str:
 TARGET = {"namespace": "jaxport", "pod": "a", "instance": "a:8501"}
 WHOLE = {**TARGET, "job": "jaxport-metrics", "container": "serve"}
 MLP = {"namespace": "jaxport", "model": "mlp"}
+UNSEEN = (
+    "No server in jaxport is seen Ready; either no request is answered, or no server's metrics can be read"
+)
 
 SERVING = (
     Case(
@@ -71,8 +74,18 @@ SERVING = (
         (
             ("14m", "JaxportNoServer", ()),  # b is ready until 14m30s
             ("16m30s", "JaxportNoServer", ()),
-            ("17m30s", "JaxportNoServer", (Fires({"namespace": "jaxport"}, "No server in jaxport is Ready, so no request is answered"),)),
-            ("60m", "JaxportNoServer", (Fires({"namespace": "jaxport"}, "No server in jaxport is Ready, so no request is answered"),)),
+            ("17m30s", "JaxportNoServer", (Fires({"namespace": "jaxport"}, UNSEEN),)),
+            ("60m", "JaxportNoServer", (Fires({"namespace": "jaxport"}, UNSEEN),)),
+        ),
+    ),
+    Case(
+        "every server answers requests, and none can be scraped any more: the alert cannot tell, and says so",
+        {"jaxport_ready" + on("a"): "1x19 stale", "up" + on("a"): "1x19 0x100"},
+        (
+            ("11m", "JaxportNoServer", ()),
+            ("12m30s", "JaxportNoServer", (Fires({"namespace": "jaxport"}, UNSEEN),)),
+            ("12m30s", "JaxportScrapeFailing", ()),
+            ("21m", "JaxportScrapeFailing", (Fires(WHOLE, "The metrics of a:8501 cannot be read, so no other alert can tell of it"),)),
         ),
     ),
     Case(
