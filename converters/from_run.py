@@ -16,7 +16,7 @@ from converters.bundle import MODEL_NAME, list_versions, open_bundle, read_manif
 from converters.errors import BadSpec, ConvertError, StorageError
 from converters.export import SIGNATURE, Accept, export_bundle, parse_version_name
 from converters.fewer_bits import fewer_bits, parse_weights_dtype
-from converters.formats import Formats
+from converters.formats import Formats, all_written
 from converters.manifest import SequenceSpec
 from converters.program import Program
 from converters.publish import find_or_publish, storage_errors
@@ -39,8 +39,8 @@ class RunExport:
     """Which checkpoint becomes which bundle. `step` is "latest", "best" or a number; `name` None takes the run's.
 
     dynamic_length: each request chooses the length of its sequences. skip_existing: a version that was made of the
-    same checkpoint, for the same platforms, lengths, formats and dtype of weights, by the same JAX, is as good as a new one.
-    origin: what the provenance says beside the checkpoint. allow, formats, weights_dtype, calling_convention, accept: as in
+    same checkpoint, for the same platforms, lengths, dtype of weights and formats with their options, by the same JAX, is as
+    good as a new one. origin: what the provenance says beside the checkpoint. allow, formats, weights_dtype, calling_convention, accept: as in
     export_bundle.
     """
 
@@ -176,7 +176,7 @@ def _alike(
             )  # fmt: skip
             granted = manifest.allowed.items() <= settings.allow.items()
             called = settings.calling_convention in (None, manifest.calling_convention)
-            whole = set(settings.formats) <= set(manifest.formats)
+            whole = all_written(manifest.formats, settings.formats)
             if not (has == wanted and granted and called and whole):
                 continue
             if provenance.items() <= manifest.provenance.items():

@@ -13,7 +13,7 @@ import jax
 import jax.export
 import numpy as np
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import stablehlo
+from jax.extend.mlir.dialects import sdy, stablehlo
 
 from converters.errors import BadSpec, ExportRefused
 from converters.lint.findings import Findings
@@ -190,6 +190,7 @@ def operations(exported: jax.export.Exported) -> Iterator[ir.Operation]:
     """Every operation of the program, depth first."""
     context = ir.Context()
     stablehlo.register_dialect(context)
+    sdy.register_dialect(context)  # the solvers of jnp.linalg carry rules of Shardy
     module = stablehlo.deserialize_portable_artifact(context, exported.mlir_module_serialized)
     yield from _walk(module.operation)
 

@@ -1,7 +1,8 @@
 """Further formats of a model beside its program, each a module of this folder that is imported when it is asked for.
 
-A module NAME has three functions. `write(folder, proven, **options)` writes below `folder`, the bundle as it lies before
+A module NAME has four functions. `write(folder, proven, **options)` writes below `folder`, the bundle as it lies before
 it is published, and returns what the manifest's `formats` says of it; every file it leaves there gets a digest.
+`covers(facts, **options)` says whether a `write` with these options would add nothing to what has these facts.
 `runner(written, signature)` runs what was written as its readers would, and `runtime()` says with what.
 Nothing here imports JAX or a format's library before it is needed: the one that runs a format may lack the other.
 """
@@ -115,6 +116,13 @@ def _write(name: str, folder: Path, proven: ProvenBundle, options: Mapping[str, 
         seen = check_answers(name, module, written, cases)
         facts["checked"] = {"with": module.runtime(), "worst_difference": seen.worst_difference}
     return facts
+
+
+def all_written(facts: Formats, asked: Formats) -> bool:
+    """Whether a bundle whose manifest says `facts` of its formats has each that is asked for, with its options."""
+    return all(
+        name in facts and load_format(name).covers(facts[name], **options) for name, options in asked.items()
+    )
 
 
 def reference_tolerances[T](by_platform: Mapping[str, T]) -> T:

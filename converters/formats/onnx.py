@@ -43,6 +43,11 @@ def write(folder: Path, proven: ProvenBundle) -> dict[str, Any]:
     }
 
 
+def covers(facts: Mapping[str, Any]) -> bool:
+    """There are no options, and one graph takes any batch."""
+    return bool(facts["signatures"])
+
+
 def _write(folder: Path, one: ProvenSignature, weights: Mapping[str, np.ndarray]) -> dict[str, str]:
     from converters.formats.lowering import any_batch, input_specs
     from converters.formats.primitives import by_primitives

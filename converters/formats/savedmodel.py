@@ -59,6 +59,11 @@ def write(folder: Path, proven: ProvenBundle, platforms: Sequence[str] = ("cpu",
     }
 
 
+def covers(facts: Mapping[str, Any], platforms: Sequence[str] = ("cpu",)) -> bool:
+    """Whether what was written is lowered for all of `platforms`."""
+    return set(platforms) <= set(facts["platforms"])
+
+
 def _concrete(
     one: ProvenSignature,
     variables: Mapping[str, Any],

@@ -56,6 +56,14 @@ def write(
     return {"platform": platform, "stablehlo_version": version, "entry": ENTRY, "signatures": signatures}
 
 
+def covers(facts: Mapping[str, Any], batches: Sequence[int] = (), platform: str = "") -> bool:
+    """Whether what was written has a file for each of `batches`, lowered for `platform` if it is given."""
+    wanted = {str(size) for size in batches or BATCHES}
+    return platform in ("", facts["platform"]) and all(
+        wanted <= set(one["files"]) for one in facts["signatures"].values()
+    )
+
+
 def _version() -> str:
     """What readers of the last twelve weeks read: JAX's own choice for PJRT plugins."""
     from jax.extend.mlir.dialects import stablehlo

@@ -16,7 +16,7 @@ import pytest
 from converters import TensorSpec, export_bundle, open_bundle
 from converters.bundle import list_versions
 from converters.errors import BadSpec, ConvertError, ExportRefused, PlatformMissing
-from converters.program import constants
+from converters.program import constants, operation_counts
 from tests.converters.conftest import IRIS, export_iris, iris_params, iris_rows
 
 BIG = np.random.default_rng(0).normal(size=(4, 8192)).astype(np.float32)
@@ -243,6 +243,22 @@ def test_a_program_holds_no_weights_and_is_lowered_for_both_platforms(iris_bundl
     assert bundle.exported().platforms == ("cpu", "cuda")
     assert constants(bundle.exported()) == []
     assert bundle.manifest.files["programs/predict.jaxexport"].bytes < 8 << 10
+
+
+def test_solvers_go_the_whole_way(tmp_path: Path) -> None:
+    """Their calls have attributes of Shardy in the program."""
+
+    def solve(params: Any, x: jax.Array) -> jax.Array:
+        factor = jnp.linalg.cholesky(params["w"] @ params["w"].T + 4 * jnp.eye(4))
+        return jax.scipy.linalg.cho_solve((factor, True), x.T).T
+
+    w = np.random.default_rng(3).normal(size=(4, 4)).astype(np.float32)
+    bundle = open_bundle(export_iris(tmp_path / "m" / "1", solve, params={"w": w}))
+    assert b"#sdy" in bundle.exported().mlir_module().encode()
+    assert operation_counts(bundle.exported())["stablehlo.custom_call"] > 0
+    (golden, *_) = bundle.goldens()
+    want = np.linalg.solve(w @ w.T + 4 * np.eye(4), golden.inputs["x"].T).T
+    np.testing.assert_allclose(golden.outputs["logits"], want, atol=1e-5)
 
 
 def test_new_weights_change_nothing_that_a_server_compiles(iris_bundle: Path, tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ import pytest
 
 from converters import from_run
 from converters.errors import StorageError
+from converters.formats import Formats, all_written
 from converters.from_run import RunExport, export_run
+from tests.converters.conftest import export_iris
 from train_job.errors import UnknownStep
 from train_job.runs import RunRecord, write_run
 
@@ -43,6 +45,26 @@ def test_a_record_that_stays_unreadable_ends_the_wait_as_a_fault_of_the_volume(r
         export_run(RunExport(root, "r", wait=True), said.append)
     assert refused.value.exit_code == 4
     assert sum("trying again" in line for line in said) == from_run.MOST_UNREADABLE - 1
+
+
+def test_a_version_with_less_of_a_format_than_is_asked_for_is_none_alike(tmp_path: Path) -> None:
+    path = export_iris(
+        tmp_path / "m" / "1", platforms=("cpu", "cuda"), formats={"stablehlo": {"batches": (1, 2)}}
+    )
+
+    def alike(formats: Formats) -> Path | None:
+        return from_run._alike(RunExport(tmp_path, "r", formats=formats), path.parent, {}, None)
+
+    assert alike({}) == alike({"stablehlo": {"batches": (2,)}}) == path
+    assert alike({"stablehlo": {"batches": (2, 4)}}) is None
+    assert alike({"stablehlo": {}}) is None, "powers of two up to 32"
+    assert alike({"stablehlo": {"batches": (2,)}, "onnx": {}}) is None
+
+
+def test_a_savedmodel_for_fewer_platforms_is_not_what_is_asked_for() -> None:
+    facts = {"savedmodel": {"platforms": ["cpu"]}, "onnx": {"signatures": {"predict": {}}}}
+    assert all_written(facts, {"savedmodel": {}, "onnx": {}})
+    assert not all_written(facts, {"savedmodel": {"platforms": ("cpu", "cuda")}})
 
 
 def test_a_record_that_is_damaged_is_not_waited_for(root: Path) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from train_job.data.draws import EVERY, draw, spread
 from train_job.presets import Baseline, DataInfo
@@ -43,6 +42,8 @@ class DigitsData:
 
 def read_digits() -> DigitsData:
     """Reads the bundled digits; needs no network."""
+    from sklearn.datasets import load_digits  # seconds to import, and the zoo imports this module
+
     bunch: Any = load_digits()
     pixels = np.ascontiguousarray(bunch.data / 16.0, dtype=np.float32)
     label = np.ascontiguousarray(bunch.target, dtype=np.int32)
