@@ -16,11 +16,16 @@ locals {
       for stage, of in local.pool_of : of == name ? (stage == "serve" ? 2 : 1) : 0
     ])
   }
+  # How many pods with a GPU each pool has room for.
+  room = { for name, pool in local.gpu_pools : name => pool.max_nodes * local.l4_per_machine[pool.machine_type] * pool.shared_clients }
   # Where they find too few, those that wait for a bundle would keep the training from its GPU.
-  scarce = anytrue([
-    for name, pool in local.gpu_pools :
-    local.wanted_gpus[name] > pool.max_nodes * local.l4_per_machine[pool.machine_type] * pool.shared_clients && local.pool_of.train == name
-  ])
+  scarce = anytrue([for name, room in local.room : local.wanted_gpus[name] > room && local.pool_of.train == name])
+
+  # How many servers their pool can carry: all but one, which a rollout takes, and all but those that the Jobs of the same pool take,
+  # unless these take them from servers anyhow. Of a single GPU nothing can be kept: there the old server goes first.
+  serving_room = local.gpus ? local.room[local.pool_of.serve] : 0
+  jobs_beside  = length([for stage, of in local.pool_of : stage if stage != "serve" && of == try(local.pool_of.serve, null)])
+  most_servers = max(1, local.serving_room - (local.scarce ? 1 : max(1, local.jobs_beside)))
 
   # Emails are made of names that are known before there is an account.
   service_accounts = { for stage in local.stages : stage => "${var.cluster_name}-${stage}@${var.project_id}.iam.gserviceaccount.com" }
@@ -90,8 +95,24 @@ locals {
       ],
       local.gpus ? [
         {
+          target = { kind = "HorizontalPodAutoscaler", name = "jaxport-serve" }
+          patch = yamlencode([
+            { op = "replace", path = "/spec/minReplicas", value = min(2, local.most_servers) },
+            { op = "replace", path = "/spec/maxReplicas", value = local.most_servers },
+          ])
+        },
+        {
           target = { kind = "StorageClass", name = "jaxport-filestore" }
           patch  = yamlencode([{ op = "replace", path = "/parameters/network", value = google_compute_network.vpc.name }])
+        }
+      ] : [],
+      local.serving_room == 1 ? [
+        {
+          target = { kind = "Deployment", name = "jaxport-serve" }
+          patch = yamlencode([
+            { op = "replace", path = "/spec/strategy/rollingUpdate/maxUnavailable", value = 1 },
+            { op = "replace", path = "/spec/strategy/rollingUpdate/maxSurge", value = 0 },
+          ])
         }
       ] : [],
     )

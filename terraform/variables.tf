@@ -201,7 +201,8 @@ variable "cpu_pool" {
 
 variable "serve_pool" {
   description = <<-EOT
-    Nodes with L4 GPUs for the servers. max_nodes is of all zones together.
+    Nodes with L4 GPUs for the servers. max_nodes is of all zones together: the output kustomization holds the autoscaler of the
+    servers to the GPUs that these have, one of them kept for rollouts.
     spot: cheaper and taken away at 15 seconds' notice, servers too. reservation: the name of a reservation of yours to take nodes from.
     shared_clients: how many pods take turns on one GPU, 1 for none. Nothing divides its memory: the output kustomization tells each
     to take its share, and a model has to fit into that.

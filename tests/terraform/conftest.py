@@ -12,7 +12,7 @@ from tests.once import OncePerRun
 from tests.terraform import workspace
 from tests.terraform.stand_in import mirror
 from tests.terraform.toolchain import MAJORS, PYTHON, Terraform
-from tests.terraform.workspace import Json, Plan, Workspace
+from tests.terraform.workspace import EXAMPLE, Json, Plan, Workspace
 
 # The clusters that the plans are made of. `everything` is what GKE allows of Spot and queues: queued nodes are
 # flex-start nodes, and these are never Spot, so servers are on Spot and training is queued.
@@ -24,6 +24,19 @@ VARIANTS: dict[str, dict[str, object]] = {
         "serve_pool": {"spot": True, "shared_clients": 2},
         "train_pool": {"spot": False, "flex_start": True, "queued_provisioning": True, "max_run_hours": 24},
     },
+}
+# Pools of other sizes, for what the overlay makes of them. `example` is terraform.tfvars.example as it stands.
+SIZES: dict[str, dict[str, object]] = {
+    "example": {},
+    "two-for-servers": {"serve_pool": {"max_nodes": 2}},
+    "many-for-servers": {"serve_pool": {"max_nodes": 20}},
+    "one-pool-of-two": {"train_pool": {"enabled": False}, "serve_pool": {"max_nodes": 2}},
+    "one-pool-of-three": {"train_pool": {"enabled": False}, "serve_pool": {"max_nodes": 3}},
+    "one-pool-shared": {
+        "train_pool": {"enabled": False},
+        "serve_pool": {"max_nodes": 1, "shared_clients": 4},
+    },
+    "one-pool-for-trainings": {"serve_pool": {"enabled": False}},
 }
 
 Makes = Callable[..., Workspace]
@@ -76,14 +89,16 @@ def make_workspace(stand_in: Callable[[str], Workspace], tmp_path: Path) -> Make
 
 @pytest.fixture(scope="session")
 def planned(once: OncePerRun, stand_in: Callable[[str], Workspace]) -> Callable[[str, str], Plan]:
-    """The plan of a variant with a major version of the provider, made once in a run."""
+    """The plan of a variant or size with a major version of the provider, made once in a run."""
 
     @cache
     def plan(major: str, variant: str) -> Plan:
         def make(root: Path) -> None:
             made = stand_in(major)
             copied = Path(shutil.copytree(made.folder, root / "terraform", symlinks=True))
-            whole = Workspace(copied, made.terraform).plan(**VARIANTS[variant]).whole
+            if variant == "example":
+                (copied / "terraform.tfvars").write_text(EXAMPLE.read_text())
+            whole = Workspace(copied, made.terraform).plan(**{**VARIANTS, **SIZES}[variant]).whole
             (root / "plan.json").write_text(json.dumps(whole))
 
         return Plan(json.loads((once.folder(f"plan-{major}-{variant}", make) / "plan.json").read_text()))

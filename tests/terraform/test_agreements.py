@@ -3,6 +3,7 @@
 Each side is read as it is: the plan's JSON, and what kustomize makes of an overlay. Where one changes alone, this fails.
 """
 
+import copy
 import math
 import shutil
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import yaml
 from tests.deploy.kubectl import kustomized
 from tests.deploy.objects import BASE, DEPLOY, Object, Pod, of_kind, outputs, parsed, pods
 from tests.deploy.policies.pods import quantity
-from tests.terraform.conftest import VARIANTS
+from tests.terraform.conftest import SIZES, VARIANTS
 from tests.terraform.toolchain import MAJORS
 from tests.terraform.workspace import Json, Plan
 
@@ -202,12 +203,69 @@ def test_training_on_several_hosts_has_the_nodes_it_waits_for(defaults: Plan) ->
     assert processes <= pool.most * (pool.gpus // gpus(train))
 
 
-def test_servers_may_become_as_many_as_the_autoscaler_wants(defaults: Plan, gke: list[Object]) -> None:
-    (scaler,) = of_kind(gke, "HorizontalPodAutoscaler")
-    (server,) = of_kind(gke, "Deployment")
-    surge = server["spec"]["strategy"]["rollingUpdate"]["maxSurge"]
-    (pool,) = (pool for pool in pools(defaults) if pool.name == "serve-l4")
-    assert scaler["spec"]["maxReplicas"] + surge <= pool.most * pool.gpus
+def crowded(objects: list[Object], plan: Plan) -> list[str]:
+    """What cannot come to an end for want of GPUs: the servers that the autoscaler may want with one more in a rollout, and the
+    same servers beside a Job, unless that may take its GPU from them."""
+    (server,) = (pod for pod in pods(objects) if pod.owner["metadata"]["name"] == "jaxport-serve")
+    rolling = server.owner["spec"]["strategy"]["rollingUpdate"]
+    found = [] if rolling["maxSurge"] + rolling["maxUnavailable"] else ["no server can be replaced"]
+    (scaler,) = (each["spec"] for each in of_kind(objects, "HorizontalPodAutoscaler"))
+    if not 1 <= scaler["minReplicas"] <= scaler["maxReplicas"]:
+        found.append(f"from {scaler['minReplicas']} to {scaler['maxReplicas']} servers")
+    (pool,) = (pool for pool in pools(plan) if pool.takes(server))
+    room = pool.most * pool.gpus
+    if scaler["maxReplicas"] + rolling["maxSurge"] > room:
+        found.append(f"{scaler['maxReplicas']} servers and {rolling['maxSurge']} in a rollout on {room} GPUs")
+    beside = [stage for stage, pod, _ in waiting(objects) if stage != "serve" and pool.takes(pod)]
+    if "priorityClassName" not in server.spec and scaler["maxReplicas"] + len(beside) > room:
+        found.append(f"{scaler['maxReplicas']} servers and {beside} on {room} GPUs")
+    return found
+
+
+# The servers that the overlay asks for, least and most.
+SERVERS = {
+    "defaults": (2, 8),
+    "everything": (2, 17),
+    "one-serving-pool": (1, 1),
+    "example": (2, 2),
+    "two-for-servers": (1, 1),
+    "many-for-servers": (2, 19),
+    "one-pool-of-two": (1, 1),
+    "one-pool-of-three": (2, 2),
+    "one-pool-shared": (2, 2),
+    "one-pool-for-trainings": (2, 2),
+}
+
+
+@pytest.mark.parametrize("variant", [name for name in {**VARIANTS, **SIZES} if name != "cpu-only"])
+def test_servers_may_become_as_many_as_the_autoscaler_wants(
+    planned: Callable[[str, str], Plan], tmp_path: Path, variant: str
+) -> None:
+    plan = planned(MAJORS[-1], variant)
+    objects = applied(plan, tmp_path)
+    assert crowded(objects, plan) == []
+    assert stuck(objects, plan) == []
+    (scaler,) = of_kind(objects, "HorizontalPodAutoscaler")
+    assert (scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"]) == SERVERS[variant]
+
+
+def test_the_overlay_as_it_stands_fits_the_cluster_of_the_defaults(defaults: Plan, gke: list[Object]) -> None:
+    assert crowded(gke, defaults) == []
+
+
+def test_more_servers_than_gpus_would_be_noticed(
+    planned: Callable[[str, str], Plan], gke: list[Object]
+) -> None:
+    """The overlay without what terraform writes over it."""
+    assert crowded(gke, planned(MAJORS[-1], "example")) == [
+        "8 servers and 1 in a rollout on 3 GPUs",
+        "8 servers and [] on 3 GPUs",
+    ]
+    assert "8 servers and 1 in a rollout on 1 GPUs" in crowded(gke, planned(MAJORS[-1], "one-serving-pool"))
+    still = copy.deepcopy(gke)
+    (server,) = of_kind(still, "Deployment")
+    server["spec"]["strategy"]["rollingUpdate"]["maxSurge"] = 0
+    assert crowded(still, planned(MAJORS[-1], "many-for-servers")) == ["no server can be replaced"]
 
 
 # Where the stages go with the overlay that terraform writes.
@@ -260,8 +318,13 @@ def test_the_overlay_that_is_written_fits_the_cluster(
 
 def waiting(objects: list[Object]) -> list[tuple[str, Pod, int]]:
     """Stage, pod and how many of it want a GPU at once, before there is a bundle."""
+    servers = sum(each["spec"]["minReplicas"] for each in of_kind(objects, "HorizontalPodAutoscaler"))
     return [
-        (pod.owner["metadata"]["name"].removeprefix("jaxport-"), pod, pod.owner["spec"].get("replicas", 1))
+        (
+            pod.owner["metadata"]["name"].removeprefix("jaxport-"),
+            pod,
+            servers if pod.owner["kind"] == "Deployment" else 1,
+        )
         for pod in pods(objects)
         if pod.namespace == "jaxport" and gpus(pod)
     ]

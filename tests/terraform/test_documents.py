@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.terraform.conftest import Makes
 from tests.terraform.toolchain import MAJORS, ROOT
-from tests.terraform.workspace import SOURCE, Plan, sources
+from tests.terraform.workspace import EXAMPLE, SOURCE, Plan, sources
 
 PAGES = [SOURCE / "README.md", ROOT / "docs" / "cluster.md"]
-EXAMPLE = SOURCE / "terraform.tfvars.example"
 TEXT = "\n".join(page.read_text() for page in PAGES)
 # name -> what is between the braces.
 VARIABLES = dict(re.findall(r'^variable "(\w+)" \{\n((?:(?!\}).*\n)*)\}', sources(), re.MULTILINE))
@@ -41,10 +39,8 @@ def test_nothing_but_the_project_has_to_be_given() -> None:
     assert needed == ["project_id"]
 
 
-def test_the_example_is_a_cluster(make_workspace: Makes) -> None:
-    made = make_workspace()
-    (made.folder / "terraform.tfvars").write_text(EXAMPLE.read_text())
-    pools = made.plan().pools()
+def test_the_example_is_a_cluster(planned: Callable[[str, str], Plan]) -> None:
+    pools = planned(MAJORS[-1], "example").pools()
     assert pools.keys() == {"cpu", "serve-l4", "train-l4"}
     assert pools["serve-l4"]["autoscaling"][0]["total_max_node_count"] == 3
 

@@ -11,6 +11,7 @@ from tests.terraform.stand_in import bindings
 from tests.terraform.toolchain import ROOT, Done, Terraform, wheel
 
 SOURCE = ROOT / "terraform"
+EXAMPLE = SOURCE / "terraform.tfvars.example"
 Json = dict[str, Any]
 
 
