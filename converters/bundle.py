@@ -166,6 +166,14 @@ class Bundle:
         path = self.signature(name).golden
         return unpack_goldens(self.read(path), str(self.path / path))
 
+    def gradient_golden(self, name: str = "predict") -> Golden | None:
+        """Inputs, cotangents and some elements of the source function's gradients; None where it has no gradients."""
+        signature = self.signature(name)
+        if not signature.vjp_order:
+            return None
+        path = signature.gradient_golden
+        return unpack_goldens(self.read(path), str(self.path / path))[0]
+
     def check_golden(
         self, name: str, golden: Golden, outputs: Mapping[str, np.ndarray], platform: str
     ) -> float:
@@ -173,9 +181,27 @@ class Bundle:
 
         `platform` is jax.export's name for the device: "cpu", "cuda".
         """
+        return self._check(name, golden, outputs, platform, {output: output for output in golden.outputs})
+
+    def check_gradient(
+        self, name: str, golden: Golden, found: Mapping[str, np.ndarray], platform: str
+    ) -> float:
+        """As check_golden, of what `gradient_golden` gave; found: the same elements, by the same names."""
+        groups = {output: f"vjp/{output.partition('/')[0]}" for output in golden.outputs}
+        return self._check(name, golden, found, platform, groups)
+
+    def _check(
+        self,
+        name: str,
+        golden: Golden,
+        outputs: Mapping[str, np.ndarray],
+        platform: str,
+        keys: Mapping[str, str],
+    ) -> float:
+        """keys: what stands behind the signature's name in the manifest's tolerances, by output."""
         try:
             tolerances = self.manifest.tolerances[platform]
-            wanted = {output: tolerances[f"{name}/{output}"] for output in golden.outputs}
+            wanted = {output: tolerances[f"{name}/{key}"] for output, key in keys.items()}
         except KeyError as missing:
             raise BundleError(
                 f"{self.path / MANIFEST}: has no tolerance for {missing} on {platform}"

@@ -29,6 +29,10 @@ def _lines(bundle: Bundle) -> Iterator[str]:
             for tensor in tensors:
                 yield f"  {kind}      {tensor}"
         yield f"  batch      {signature.batch_symbol}: any number of rows{_alike(signature)}"
+        if signature.loss:
+            yield "  loss       one number for the batch: no server serves it"
+        if signature.vjp_order:
+            yield f"  gradients  up to order {signature.vjp_order}, by weights and inputs of floating point"
         if signature.sequence is not None:
             yield f"  length     {signature.sequence.symbol}: 1 to {signature.sequence.most}"
         for dim, (least, most) in signature.bounds.items():
@@ -63,9 +67,12 @@ def _lines(bundle: Bundle) -> Iterator[str]:
         for name, t in tolerances.items():
             yield f"tolerance    {platform} {name}: |error| <= {t.atol:.3g} + {t.rtol:.3g} |value|"
     yield ""
-    for signature in m.signatures.values():
+    for signature in m.served.values():
         yield "call it      " + _cli_call(m, signature)
         yield "or           " + _python_call(m, signature)
+    for signature in m.signatures.values():
+        if signature.loss or signature.vjp_order:
+            yield "in Python    " + _loaded_call(bundle, signature)
 
 
 def _alike(signature: Signature) -> str:
@@ -192,6 +199,12 @@ def _python_call(m: Manifest, signature: Signature) -> str:
     which = "" if signature.name == DEFAULT_SIGNATURE else f', signature="{signature.name}"'
     call = f'Client("localhost:8500").predict("{m.model}", {{{inputs}}}{which})'
     return f'{call}["{_first_output(signature)}"]'
+
+
+def _loaded_call(bundle: Bundle, signature: Signature) -> str:
+    inputs = "".join(f", {t.name}={t.name}" for t in signature.inputs)
+    call = f'load_bundle("{bundle.path}")["{signature.name}"].apply(weights{inputs})'
+    return f'{call}["{_first_output(signature)}"], under jax.grad' if signature.vjp_order else call
 
 
 def _first_output(signature: Signature) -> str:

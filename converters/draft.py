@@ -12,10 +12,25 @@ import numpy as np
 from converters.dims import all_hold, symbols
 from converters.errors import BadSpec, ExportRefused
 from converters.formats import ProvenSignature
+from converters.gradient_proof import (
+    GradientProof,
+    check_differentiable,
+    check_order,
+    prove_gradients,
+    serialize,
+)
 from converters.lint.findings import Findings
 from converters.manifest import ANY_BATCH, SequenceSpec, Signature, TensorInfo, combinations
 from converters.program import as_program, as_source, constants, export_program
-from converters.proof import OTHER_BATCHES, Proof, batch_outputs, check_repeats, prove, together
+from converters.proof import (
+    OTHER_BATCHES,
+    Proof,
+    batch_outputs,
+    check_repeats,
+    loss_outputs,
+    prove,
+    together,
+)
 from converters.sequence_proof import Padding, prove_sequence
 from converters.spec import (
     SignatureSpec,
@@ -45,10 +60,14 @@ class Target:
 
 @dataclass(frozen=True)
 class Draft:
-    """proven: the signature as every further format gets it. programs: their bytes, by batch as `proven.exported`."""
+    """proven: the signature as every further format gets it. programs: their bytes, by batch as `proven.exported`.
+
+    gradient: of a program that can be differentiated.
+    """
 
     proven: ProvenSignature
     programs: Mapping[int, bytes]
+    gradient: GradientProof | None = None
 
     @property
     def signature(self) -> Signature:
@@ -63,6 +82,9 @@ def draft_signature(
     if not outputs or len(set(outputs)) < len(outputs):
         raise BadSpec(f"outputs: {list(outputs)}; at least one name is needed, each once")
     sequence, further = spec.sequence, tuple(spec.constraints)
+    order = check_order(spec.vjp_order or 0)
+    if spec.loss and sequence is not None:
+        raise BadSpec("loss: it has a sequence too; no row is padded for a loss: fix the length")
     symbol, tensors = parse_inputs(spec.inputs, sequence, further, spec.example)
     free = free_symbols(tensors, symbol, sequence)
     sizes = parse_sizes(spec.sizes, free, further, sequence)
@@ -70,7 +92,11 @@ def draft_signature(
     program = as_program(spec.fn, weights.rebuild, outputs)
     constraints = (*further, *(() if sequence is None else (f"{sequence.symbol} <= {sequence.most}",)))
     exported = _exported(program, weights.arrays, tensors, target, constraints, sequence, findings)
-    shapes = batch_outputs(exported, outputs, symbol, sequence and sequence.symbol, free)
+    shapes = (
+        loss_outputs(exported, outputs)
+        if spec.loss
+        else batch_outputs(exported, outputs, symbol, sequence and sequence.symbol, free)
+    )
     _lint_constants(exported, findings)
     limits = _bounds(free, tensors, shapes, constraints)
     cases = combinations(sizes, further) if sizes or not free else tried(rows.sizes, limits, further)
@@ -82,7 +108,7 @@ def draft_signature(
         given = rows.at_sizes(case) if case else rows
         facts = (source, exported, weights.arrays, given, target.here, target.precision)
         if sequence is None:
-            return prove(*facts, fill, others=others, along_batch=findings.along_batch)
+            return prove(*facts, fill, others=others, along_batch=findings.along_batch, loss=spec.loss)
         along = frozenset(name for name, shape in shapes.items() if sequence.symbol in shape)
         padding = Padding(sequence, fill, rows.along, along)
         return prove_sequence(*facts, padding, along_batch=findings.along_batch)
@@ -93,7 +119,7 @@ def draft_signature(
         if error.code == "JP106":  # or does it differ from itself?
             check_repeats(source, as_source(spec.fn, weights.params, outputs), rows.batch(1))
         raise
-    data = bytes(exported.serialize())
+    data = serialize(exported, order)
     signature = Signature(
         name=name,
         inputs=tensors,
@@ -106,10 +132,18 @@ def draft_signature(
         rows=proof.rows,
         sizes=sizes,
         bounds=limits,
+        loss=spec.loss,
+        vjp_order=order,
     )
+    gradient = None
+    if order:
+        check_differentiable(signature, weights.arrays)
+        here = (rows, target.here, target.precision)
+        gradient = prove_gradients(program, data, signature, weights.arrays, *here)
     return Draft(
         ProvenSignature(signature, program, {ANY_BATCH: exported}, proof),
         {ANY_BATCH: data},
+        gradient,
     )
 
 

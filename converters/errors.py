@@ -45,6 +45,10 @@ class BadInput(ConvertError):
     """What a loaded program is called with is not what it takes."""
 
 
+class NoGradient(ConvertError):
+    """A bundle's program is differentiated more often than it was exported for."""
+
+
 class VersionTaken(ConvertError):
     """The version exists, or another export holds it."""
 

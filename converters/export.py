@@ -8,6 +8,7 @@ export_bundle("models/iris/1", fn, params, inputs={"x": TensorSpec("float32", "b
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from converters.draft import Draft, Target, draft_signature
 from converters.errors import BadSpec, ExportRefused, PlatformMissing
 from converters.fewer_bits import fewer_bits, parse_weights_dtype, with_errors
 from converters.formats import Formats, parse_formats
+from converters.gradient_proof import check_order
 from converters.lint import RULES, Findings
 from converters.manifest import SequenceSpec
 from converters.program import calling
@@ -58,6 +60,7 @@ def export_bundle(
     weights_dtype: str | None = None,
     calling_convention: int | None = None,
     accept: Accept | None = None,
+    vjp_order: int = 0,
 ) -> Path:
     """Exports `fn(params, **inputs)` into models/<name>/<version> and returns that folder.
 
@@ -78,6 +81,7 @@ def export_bundle(
     weights_dtype: "bf16" or "int8" stores matrices so, and the program computes as before; see docs/precision.md.
     calling_convention: of jax.export, one that this JAX supports; None is its own choice.
     accept: is given what was proven, and the weights by name, and raises if it is not to be published.
+    vjp_order: how often whoever loads the programs can differentiate them backwards, with jax.grad or jax.vjp.
 
     Raises BadSpec (the arguments do not fit each other), ExportRefused (the program would be wrong or fail later),
     PlatformMissing (this machine has none of `platforms`), VersionTaken, StorageError.
@@ -96,7 +100,12 @@ def export_bundle(
         "constraints": constraints,
         "sizes": sizes,
     }
-    specs = _alone(alone) if signatures is None else _several(signatures, alone)
+    given = _alone(alone) if signatures is None else _several(signatures, alone)
+    check_order(vjp_order)
+    specs = {
+        name: replace(spec, vjp_order=vjp_order) if spec.vjp_order is None else spec
+        for name, spec in given.items()
+    }
     weights, stored = flatten_params(params), None
     if parse_weights_dtype(weights_dtype) is not None:
         weights, stored = fewer_bits(weights, str(weights_dtype))

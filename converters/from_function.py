@@ -22,7 +22,8 @@ NEEDED = "an ExportSpec or a SignatureSpec, or a function without arguments that
 class FunctionExport:
     """fn: "package.module:name". params: the checkpoint's folder. The bundle is <root>/models/<name>/<version>.
 
-    allow: reason by code of a rule of docs/lint.md. formats, weights_dtype, calling_convention: as in export_bundle.
+    allow: reason by code of a rule of docs/lint.md. formats, weights_dtype, calling_convention, vjp_order: as in
+    export_bundle.
     """
 
     root: Path
@@ -35,6 +36,7 @@ class FunctionExport:
     formats: Formats = field(default_factory=dict)
     weights_dtype: str | None = None
     calling_convention: int | None = None
+    vjp_order: int = 0
 
 
 def export_function(settings: FunctionExport, say: Callable[[str], None] = print) -> Path:
@@ -60,6 +62,7 @@ def export_function(settings: FunctionExport, say: Callable[[str], None] = print
         formats=settings.formats,
         weights_dtype=settings.weights_dtype,
         calling_convention=settings.calling_convention,
+        vjp_order=settings.vjp_order,
         provenance={"source": "function", "function": settings.fn, "params": settings.params.name},
     )
 

@@ -40,8 +40,8 @@ class RunExport:
 
     dynamic_length: each request chooses the length of its sequences. skip_existing: a version that was made of the
     same checkpoint, for the same platforms, lengths, dtype of weights and formats with their options, by the same JAX, is as
-    good as a new one. origin: what the provenance says beside the checkpoint. allow, formats, weights_dtype, calling_convention, accept: as in
-    export_bundle.
+    good as a new one. origin: what the provenance says beside the checkpoint. allow, formats, weights_dtype,
+    calling_convention, accept, vjp_order: as in export_bundle.
     """
 
     root: Path
@@ -59,6 +59,7 @@ class RunExport:
     calling_convention: int | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
     accept: Accept | None = None
+    vjp_order: int = 0
 
 
 def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple[Path, bool]:
@@ -113,6 +114,7 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple
             weights_dtype=settings.weights_dtype,
             calling_convention=settings.calling_convention,
             accept=settings.accept,
+            vjp_order=settings.vjp_order,
         )
 
     if not settings.skip_existing:
@@ -161,8 +163,10 @@ def _alike(
     settings: RunExport, model_dir: Path, provenance: Mapping[str, Any], sequence: SequenceSpec | None
 ) -> Path | None:
     """The highest whole version that an export with these settings would only repeat."""
-    platforms = set(settings.platforms)
-    wanted = (platforms, jax.__version__, installed("jaxlib"), sequence, settings.weights_dtype)
+    wanted = (
+        set(settings.platforms), jax.__version__, installed("jaxlib"), sequence, settings.weights_dtype,
+        settings.vjp_order,
+    )  # fmt: skip
     with storage_errors(model_dir):
         versions = list_versions(model_dir)
     for version in reversed(versions):
@@ -173,6 +177,7 @@ def _alike(
             has = (
                 set(manifest.platforms), manifest.jax_version, manifest.jaxlib_version,
                 signature and signature.sequence, manifest.stored_weights and manifest.stored_weights.dtype,
+                signature and signature.vjp_order,
             )  # fmt: skip
             granted = manifest.allowed.items() <= settings.allow.items()
             called = settings.calling_convention in (None, manifest.calling_convention)

@@ -8,8 +8,8 @@
 jax, numpy, flatbuffers and orbax are all it needs.
 """
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +21,8 @@ import numpy as np
 from converters.bundle import Bundle, open_bundle
 from converters.dims import all_hold, constraint_symbols, symbols
 from converters.dims import size as size_of
-from converters.errors import BadInput, PlatformMissing
+from converters.errors import BadInput, NoGradient, PlatformMissing
+from converters.gradient import differentiable
 from converters.manifest import Manifest, TensorInfo
 from converters.run import Run, compiled_runner
 
@@ -114,8 +115,10 @@ class LoadedSignature:
     def apply(self, weights: Mapping[str, Any], **inputs: Any) -> dict[str, jax.Array]:
         """What the function gives, by name, with any weights of the bundle's names, shapes and dtypes.
 
-        To be used inside jax.jit: alone it is traced at every call. JAX can neither jax.vmap nor jax.jvp it: an
-        exported program has no rule for either. Raises BadInput for what does not fit.
+        To be used inside jax.jit: alone it is traced at every call. jax.grad and jax.vjp go through it, with respect to
+        weights and to inputs of floating point, as often as the signature's vjp_order says; jax.vmap and jax.jvp do
+        not, since an exported program has no rule for either. Raises BadInput for what does not fit, NoGradient where
+        it is differentiated more often.
         """
         if self._dtypes & WIDE and not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
             raise BadInput(
@@ -136,8 +139,25 @@ class LoadedSignature:
             raise BadInput(
                 f"{self._where}: {min(set(weights) - set(known))!r} is no weight; pass those of loaded.weights"
             )
+        with self._explained():
+            return cast("dict[str, jax.Array]", self._function(known, inputs))
+
+    @cached_property
+    def _function(self) -> Any:
+        return differentiable(self.exported, self.signature.vjp_order, self._no_gradient, self._explained)
+
+    def _no_gradient(self) -> NoGradient:
+        has = self.signature.vjp_order
+        return NoGradient(
+            f"{self._where}: was exported with gradients up to order {has}, and {has + 1} is asked for; export it again "
+            f"with --vjp-order {has + 1} (export_bundle: vjp_order={has + 1})"
+        )
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """What JAX says of a transformation that it has no rule for, in words that help."""
         try:
-            return cast("dict[str, jax.Array]", self.exported.call(known, inputs))
+            yield
         except NotImplementedError as error:  # of jax.vmap, and of what is made of it, as jax.jacrev
             raise BadInput(
                 f"{self._where}: jax.vmap cannot go through an exported program; pass the rows as one batch, and for "

@@ -82,6 +82,8 @@ class Signature:
     row was found among others: "bitwise" or "tolerance"; "" where that was not recorded. sizes: what a server compiles of
     the further symbols. bounds: what the further symbols, and dimensions made of them, are proven to lie between, with
     None for no bound.
+    loss: it gives one number for the whole batch, for training: no server serves it. vjp_order: how often the program
+    can be differentiated backwards.
     """
 
     name: str
@@ -95,6 +97,8 @@ class Signature:
     rows: str = ""
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     bounds: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
+    loss: bool = False
+    vjp_order: int = 0
 
     @property
     def free(self) -> frozenset[str]:
@@ -109,8 +113,11 @@ class Signature:
 
     @property
     def compiled(self) -> Iterator["Signature"]:
-        """Itself as a server compiles it: for each combination of sizes, at each length that rows are padded to."""
-        for sizes in self.combinations:
+        """Itself as a server compiles it: for each combination of sizes, at each length that rows are padded to.
+
+        Nothing of a loss.
+        """
+        for sizes in () if self.loss else self.combinations:
             fixed = self.at_sizes(sizes)
             yield from map(fixed.at_length, (0,) if fixed.sequence is None else fixed.sequence.lengths)
 
@@ -155,6 +162,11 @@ class Signature:
     def golden(self) -> str:
         """Path of the goldens inside the bundle."""
         return f"golden/{self.name}.npz"
+
+    @property
+    def gradient_golden(self) -> str:
+        """Path of the gradients' golden inside the bundle; there is none where vjp_order is 0."""
+        return f"golden/{self.name}.vjp.npz"
 
 
 @dataclass(frozen=True)
@@ -234,13 +246,18 @@ class Manifest:
     def to_json(self) -> str:
         fields = {"schema_version": self.schema_version, **asdict(self)}
         for signature in fields["signatures"].values():
-            for key in ("sequence", "rows", "sizes", "bounds"):
+            for key in ("sequence", "rows", "sizes", "bounds", "loss", "vjp_order"):
                 if not signature[key]:  # as readers know it that have never heard of one
                     del signature[key]
         for key in ("formats", "allowed", "stored_weights"):
             if not fields[key]:
                 del fields[key]
         return json.dumps(fields, indent=2) + "\n"
+
+    @property
+    def served(self) -> dict[str, Signature]:
+        """The signatures that requests can name: all but losses."""
+        return {name: signature for name, signature in self.signatures.items() if not signature.loss}
 
     @property
     def weight_bytes(self) -> int:
@@ -355,6 +372,11 @@ def _signature(raw: dict[str, Any]) -> Signature:
         raise ValueError(f"the rows {str(raw['rows'])[:40]!r}")
     declared = raw.get("sequence")
     sequence = None if declared is None else _sequence(SequenceSpec(**declared), raw["batch_symbol"], tensors)
+    loss, order = raw.get("loss", False), raw.get("vjp_order", 0)
+    if not isinstance(loss, bool):
+        raise ValueError(f"the loss {str(loss)[:40]!r}")
+    if not isinstance(order, int) or isinstance(order, bool) or order < 0:
+        raise ValueError(f"the vjp_order {str(order)[:40]!r}")
     fields = {**raw, **tensors, "constraints": tuple(raw["constraints"]), "sequence": sequence}
     for name in ("sizes", "bounds"):
         fields[name] = {key: tuple(value) for key, value in raw.get(name, {}).items()}

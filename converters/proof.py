@@ -37,13 +37,13 @@ COARSE_SHARE = 0.25  # eight bits and fewer
 class Proof:
     """The goldens, the tolerances per platform and output, and the worst error seen as a share of its tolerance.
 
-    rows: BITWISE or TOLERANCE of row_proof.
+    rows: BITWISE or TOLERANCE of row_proof; of a loss, which has none, nothing.
     """
 
     goldens: tuple[Golden, ...]
     tolerances: Mapping[str, Mapping[str, Tolerance]]
     worst_share: float
-    rows: str
+    rows: str = ""
 
 
 def prove(
@@ -57,10 +57,12 @@ def prove(
     *,
     others: Sequence[int] = OTHER_BATCHES,
     along_batch: bool = False,
+    loss: bool = False,
 ) -> Proof:
     """Runs `source`, the function on the params it came with, and the program side by side on this machine's `platform`.
 
     pad, along_batch: as check_rows has them. others: batches at which they are compared besides. ExportRefused where the two differ, or rows depend on each other.
+    loss: the answer is one number for the batch, so no row has one of its own.
     """
     on_device = jax.device_put(dict(weights))
     run_source = jitted(source)
@@ -73,6 +75,8 @@ def prove(
     share = 0.0
     for golden in (*goldens, *more):
         share = max(share, compare(run_program, golden, tolerances[platform]))
+    if loss:
+        return Proof(goldens, tolerances, share)
     rows = check_rows(run_program, goldens[-1], tolerances[platform], pad, along_batch=along_batch)
     return Proof(goldens, tolerances, share, rows)
 
@@ -142,16 +146,21 @@ def tolerances_for(golden: Golden, platform: str, precision: str) -> dict[str, T
     return {name: _tolerance(value, platform, precision) for name, value in golden.outputs.items()}
 
 
+def share_for(dtype: str, platform: str, precision: str) -> float:
+    """What two correct machines may differ by in a floating dtype, as a share of the scale."""
+    if platform == "cuda" and dtype in ("float32", "complex64") and precision == "default":
+        return TF32_SHARE
+    return SHARES.get(dtype, COARSE_SHARE)
+
+
 def _tolerance(value: np.ndarray, platform: str, precision: str) -> Tolerance:
     if is_exact(value.dtype):
         return Tolerance(0.0, 0.0, 1.0)
     wide = np.abs(value.astype(np.complex128))
     finite = wide[np.isfinite(wide)]
     scale = float(finite.max()) if finite.size else 0.0
-    wrong = _distance_between_rows(value)
-    share = SHARES.get(value.dtype.name, COARSE_SHARE)
-    if platform == "cuda" and value.dtype.name in ("float32", "complex64") and precision == "default":
-        share = TF32_SHARE
+    wrong = _distance_between_rows(value) if value.ndim else 0.0
+    share = share_for(value.dtype.name, platform, precision)
     if wrong:
         # At the largest element atol + rtol * |want| is 2 * share * scale.
         share = min(share, wrong / (4 * scale))
@@ -168,6 +177,15 @@ def _distance_between_rows(value: np.ndarray) -> float:
         return 0.0
     difference = np.abs(wide - np.roll(wide, 1, axis=0))
     return float(np.where(np.isfinite(difference), difference, 0.0).max(axis=1).min())
+
+
+def loss_outputs(exported: jax.export.Exported, names: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """As `batch_outputs`, of a loss; BadSpec unless it is one real number."""
+    avals = jax.tree.unflatten(exported.out_tree, exported.out_avals)
+    found = ", ".join(f"{name} {avals[name].str_short()}" for name in names)
+    if len(names) != 1 or avals[names[0]].shape or np.dtype(avals[names[0]].dtype).kind not in "fV":
+        raise BadSpec(f"loss: the function gives {found}; one number of floating point, as a mean, is needed")
+    return {names[0]: ()}
 
 
 def batch_outputs(

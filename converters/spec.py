@@ -37,7 +37,11 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class SignatureSpec:
-    """One function to export and what it takes and gives; `export_bundle` has the meaning of each."""
+    """One function to export and what it takes and gives; `export_bundle` has the meaning of each.
+
+    loss: it gives one number for the whole batch, to train by; no server serves it. vjp_order: as export_bundle's,
+    which counts where this is None.
+    """
 
     fn: Callable[..., Any]
     inputs: Mapping[str, TensorSpec]
@@ -47,6 +51,8 @@ class SignatureSpec:
     pad: Mapping[str, float] | None = None
     constraints: Sequence[str] = ()
     sizes: Mapping[str, Sequence[int]] | None = None
+    loss: bool = False
+    vjp_order: int | None = None
 
 
 @dataclass(frozen=True)

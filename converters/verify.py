@@ -116,6 +116,7 @@ def _run_goldens(path: Path) -> dict[str, Any]:
     import jax
 
     from converters.bundle import open_bundle
+    from converters.gradient import differentiable, rerun
     from converters.loaded import check_platform
     from converters.run import compiled_runner
 
@@ -124,10 +125,16 @@ def _run_goldens(path: Path) -> dict[str, Any]:
     platform = check_platform(bundle)
     weights = jax.device_put(bundle.load_weights())
     count, worst = 0, 0.0
-    for name in bundle.manifest.signatures:
-        run = compiled_runner(bundle.exported(name), weights)
+    for name, signature in bundle.manifest.signatures.items():
+        exported = bundle.exported(name)
+        run = compiled_runner(exported, weights)
         for golden in bundle.goldens(name):
             worst = max(worst, bundle.check_golden(name, golden, run(golden.inputs), platform))
+            count += 1
+        if (golden := bundle.gradient_golden(name)) is not None:
+            call = differentiable(exported, signature.vjp_order)
+            got = rerun(call, weights, golden)
+            worst = max(worst, bundle.check_gradient(name, golden, got, platform))
             count += 1
     return {
         "platform": platform,
@@ -158,7 +165,7 @@ def _run_format(path: Path, name: str) -> dict[str, Any]:
                 for output in signature.outputs
             },
         )
-        for signature in manifest.signatures.values()
+        for signature in manifest.served.values()
     ]
     seen = check_answers(name, module, Written(path, manifest.formats[name], weights), cases)
     return asdict(FormatVerdict(name, "", module.runtime(), seen.goldens, seen.worst_difference))

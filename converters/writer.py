@@ -42,7 +42,7 @@ class Contents:
     @property
     def proven(self) -> ProvenBundle:
         """What a writer of a further format is given."""
-        signatures = {draft.signature.name: draft.proven for draft in self.drafts}
+        signatures = {draft.signature.name: draft.proven for draft in self.drafts if not draft.signature.loss}
         return ProvenBundle(self.model, signatures, self.weights, self.platforms, self.usage)
 
 
@@ -52,6 +52,8 @@ def write_bundle(folder: Path, contents: Contents) -> None:
         for batch, path in draft.signature.programs.items():
             _write(folder / path, draft.programs[batch])
         _write(folder / draft.signature.golden, pack_goldens(draft.proven.proof.goldens))
+        if draft.gradient is not None:
+            _write(folder / draft.signature.gradient_golden, pack_goldens([draft.gradient.golden]))
     _save_weights(folder / WEIGHTS, contents.weights)
     formats = write_formats(folder, contents.proven, contents.formats)
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -119,6 +121,9 @@ def _tolerances(drafts: Sequence[Draft]) -> dict[str, dict[str, Tolerance]]:
         for platform, outputs in draft.proven.proof.tolerances.items():
             named = {f"{draft.signature.name}/{name}": tolerance for name, tolerance in outputs.items()}
             found.setdefault(platform, {}).update(named)
+            if draft.gradient is not None:
+                of_groups = draft.gradient.tolerances[platform].items()
+                found[platform] |= {f"{draft.signature.name}/vjp/{group}": t for group, t in of_groups}
     return found
 
 

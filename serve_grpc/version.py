@@ -132,7 +132,7 @@ class Loader:
     def _loaded(self, model: str, bundle: Bundle, shared: LoadedVersion | None) -> LoadedVersion:
         weights = self._weights(bundle)
         loaded: dict[str, list[_Loaded]] = {}
-        refused = {name: why for name, s in bundle.manifest.signatures.items() if (why := _unsized(s))}
+        refused = {name: why for name, s in bundle.manifest.signatures.items() if (why := _not_served(s))}
         for name, why in refused.items():
             log.warning("not served model=%s version=%s signature=%s: %s", model, bundle.path.name, name, why)
         if len(refused) == len(bundle.manifest.signatures):
@@ -360,8 +360,10 @@ def _of_lengths(signature: Signature, batchers: Mapping[int | None, Batcher]) ->
     return SequenceLanes(signature, {length: b for length, b in batchers.items() if length is not None})
 
 
-def _unsized(signature: Signature) -> str:
-    """Why a signature cannot be served, where it has symbols of which nothing says what to compile; else empty."""
+def _not_served(signature: Signature) -> str:
+    """Why a signature cannot be served: it is a loss, or has symbols of which nothing says what to compile; else empty."""
+    if signature.loss:
+        return "it is a loss, one number for a whole batch, which is for training: load_bundle has it"
     if signature.combinations:
         return ""
     names = ", ".join(repr(name) for name in sorted(signature.free))

@@ -28,7 +28,7 @@ def test_the_server_knows_no_model_library() -> None:
     assert loaded_after(modules_of("serve_grpc")) & MODEL_LIBRARIES == set()
 
 
-@pytest.mark.parametrize("module", ["bundle", "loaded"])
+@pytest.mark.parametrize("module", ["bundle", "loaded", "gradient"])
 def test_the_bundle_reader_knows_numpy_jax_and_orbax(module: str) -> None:
     allowed = loaded_after("import numpy, jax.export, ml_dtypes") | {"converters"} | sys.stdlib_module_names
     assert loaded_after(f"import converters.{module}") - allowed == set()

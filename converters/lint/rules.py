@@ -147,6 +147,18 @@ _TABLE = (
         "JAX cannot trace or lower the function",
         "make jax.jit(function) run on the example first",
     ),
+    Rule(
+        "JP121",
+        "no-gradient",
+        "JAX cannot differentiate the function backwards as often as vjp_order says",
+        "use operations that have a gradient (scan for while_loop, a bounded fori_loop), or export with vjp_order=0",
+    ),
+    Rule(
+        "JP122",
+        "gradient-differs",
+        "the gradient of the program differs from the function's, as after a custom_vjp that branches on a size",
+        "compute the same for every size, or export with vjp_order=0",
+    ),
 )
 RULES = {rule.code: rule for rule in _TABLE}
 

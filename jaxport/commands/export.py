@@ -59,6 +59,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="of jax.export, for a reader that needs an older one (default: JAX's own)",
     )
+    flag(
+        "--vjp-order",
+        type=int,
+        default=0,
+        metavar="K",
+        help="how often whoever loads the bundle in Python can differentiate it: 1 for gradients (default: 0)",
+    )
     flag("--platforms", default="cpu,cuda", help=f"some of {','.join(PLATFORMS)} (default: cpu,cuda)")
 
 
@@ -69,6 +76,8 @@ def check(options: argparse.Namespace) -> None:
     parse_version_name(options.version)
     parse_allowed(options.allow)
     parse_weights_dtype(options.weights_dtype)
+    if options.vjp_order < 0:
+        raise BadSpec(f"--vjp-order {options.vjp_order}: 0, 1 or more is needed")
     if options.fn is None:
         if options.params is not None:
             raise BadSpec("--params: belongs to --fn; of a run --step chooses the checkpoint")
@@ -131,6 +140,7 @@ def _export_run(
         allow=parse_allowed(options.allow),
         weights_dtype=options.weights_dtype,
         calling_convention=options.calling_convention,
+        vjp_order=options.vjp_order,
     )
     return export_run(settings)
 
@@ -151,5 +161,6 @@ def _export_function(
         allow=parse_allowed(options.allow),
         weights_dtype=options.weights_dtype,
         calling_convention=options.calling_convention,
+        vjp_order=options.vjp_order,
     )
     return export_function(settings), True

@@ -18,7 +18,7 @@ from tests.converters.test_bundle import rewrite_manifest
 from tests.converters.test_signatures import hidden, specs
 from tests.serve_grpc.bundles import LONGEST, export_every_dtype
 
-READER = ("__init__", "errors", "manifest", "golden", "bundle", "window", "dims", "run", "loaded")
+READER = ("__init__", "errors", "manifest", "golden", "bundle", "window", "dims", "run", "gradient", "loaded")
 ALONE = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -113,9 +113,6 @@ def test_what_an_exported_program_has_no_rule_for_is_said(iris_bundle: Path) -> 
     loaded = load_bundle(iris_bundle)
     with pytest.raises(BadInput, match=r"jax\.vmap cannot go through an exported program"):
         jax.vmap(lambda x: loaded.predict.apply(loaded.weights, x=x))(np.ones((2, 3, 4), np.float32))
-    x = iris_rows(1)["x"]
-    with pytest.raises(BadInput, match=r"jax\.jvp cannot go through an exported program; take jax\.vjp or"):
-        jax.jvp(lambda x: loaded.predict.apply(loaded.weights, x=x), (x,), (x,))
 
 
 def test_64_bits_are_kept_without_asking_the_process_for_them(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def embed(params, x):
 
 
 def export_two(models: Path, name: str = "two") -> Path:
-    """mlp as predict, and its first layer as embed: float32 [n, 4] -> [n, 64]."""
+    """mlp as predict, its first layer as embed: float32 [n, 4] -> [n, 64], and loss, which is one number."""
     rows = {"x": np.random.default_rng(7).normal(size=(5, 4)).astype(np.float32)}
     return export_bundle(
         models / name / "1",
@@ -102,6 +102,13 @@ def export_two(models: Path, name: str = "two") -> Path:
         signatures={
             "predict": SignatureSpec(mlp, {"x": TensorSpec("float32", "b, 4")}, ("logits",), rows),
             "embed": SignatureSpec(embed, {"x": TensorSpec("float32", "n, 4")}, ("embedding",), rows),
+            "loss": SignatureSpec(
+                lambda params, x: {"loss": mlp(params, x)["logits"].mean()},
+                {"x": TensorSpec("float32", "b, 4")},
+                ("loss",),
+                rows,
+                loss=True,
+            ),
         },
     )
 

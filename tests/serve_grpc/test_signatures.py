@@ -60,6 +60,13 @@ def test_a_client_picks_the_program_by_its_signature(client: Client) -> None:
     assert no.value.code == grpc.StatusCode.NOT_FOUND
 
 
+def test_a_loss_is_refused_by_its_name_and_the_others_are_served(client: Client) -> None:
+    with pytest.raises(ServerError, match="does not serve signature 'loss': it is a loss, one number") as no:
+        client.predict("two", {"x": X}, signature="loss")
+    assert no.value.code == grpc.StatusCode.NOT_FOUND
+    assert [s.name for s in client.model("two").signatures] == ["predict", "embed"]
+
+
 def test_the_command_picks_it_too(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["predict", "two", "--address", server.grpc, "--json", "--input", f"x={X[:1].tolist()}"]
     assert main([*asked, "--signature", "embed"]) == 0
