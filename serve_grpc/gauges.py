@@ -1,6 +1,8 @@
-"""Series that are read from elsewhere when they are asked for: readiness, memory, states and labels of versions."""
+"""Series that are read from elsewhere when they are asked for: readiness, memory, volume, states and labels of versions."""
 
+import shutil
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Metric
@@ -43,6 +45,39 @@ class ProcessGauges(Collector):
         if allowed is not None:
             limit.add_metric([], allowed)
         return [ready, limit]
+
+
+class VolumeSpace(Collector):
+    """jaxport_volume_free_bytes and jaxport_volume_size_bytes of the file system that a folder is on.
+
+    As it was when `look` was last called: by who reads the folder anyway, since a volume that does not answer would
+    otherwise keep all the other series from being read.
+    """
+
+    def __init__(self, folder: Path, registry: CollectorRegistry) -> None:
+        self._folder = folder
+        self._space: tuple[int, int] | None = None  # free, size
+        registry.register(self)
+
+    def look(self) -> None:
+        """Asks the file system. One that refuses is no harm to who calls: its series end."""
+        try:
+            found = shutil.disk_usage(self._folder)
+        except OSError:
+            self._space = None
+        else:
+            self._space = found.free, found.total
+
+    def collect(self) -> Iterable[Metric]:
+        """Its series now; without samples before the first look."""
+        free = GaugeMetricFamily("jaxport_volume_free_bytes", "Free bytes on the volume of the models")
+        size = GaugeMetricFamily(
+            "jaxport_volume_size_bytes", "Bytes that the volume of the models has in all"
+        )
+        if self._space is not None:
+            for family, value in zip((free, size), self._space, strict=True):
+                family.add_metric([], value)
+        return [free, size]
 
 
 class DeviceMemory(Collector):

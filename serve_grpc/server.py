@@ -25,7 +25,7 @@ from serve_grpc.compiles import CompileWatch
 from serve_grpc.device import Device, open_device
 from serve_grpc.errors import ConfigError
 from serve_grpc.executor import Executor
-from serve_grpc.gauges import CatalogGauges, DeviceMemory, ProcessGauges, device_memory
+from serve_grpc.gauges import CatalogGauges, DeviceMemory, ProcessGauges, VolumeSpace, device_memory
 from serve_grpc.guard import Guard, open_guard
 from serve_grpc.health import Health
 from serve_grpc.history import History
@@ -118,6 +118,7 @@ class Server:
         self._scheduler = Scheduler(settings.batch.max_latency)
         self._transport = open_transport(transport, listen, protocols, guard.certificates)
         self._why = transport.reason
+        self._volume = VolumeSpace(settings.repository.models, self._metrics.registry)
         self._health = Health(self._transport.set_health)
         self._executor = Executor(self._scheduler, device.overlap)
         self._router = Router(
@@ -200,6 +201,7 @@ class Server:
         return 0
 
     def _on_polled(self, models: Iterable[str]) -> None:
+        self._volume.look()
         if self._readiness.reached(models):
             self._on_ready()
 

@@ -62,9 +62,14 @@ class StorageFailed(EnvironmentUnfit):
         `intact` says what survived, for instance "checkpoint of step 40".
         """
         kept = f"; last good: {intact}" if intact else ""
-        return cls(
-            f"cannot write {path}: {describe_cause(cause)}{kept}; free the disk or choose a writable --root"
+        why = describe_cause(cause)
+        cure = (
+            "delete what is not needed on this volume or enlarge it (--set keep_latest=1 keeps fewer checkpoints), "
+            "then start the run again; until then every start ends here"
+            if why in _FULL
+            else "make it writable or choose another --root"
         )
+        return cls(f"cannot write {path}: {why}{kept}; {cure}")
 
 
 _STORAGE_CODES = {
@@ -78,6 +83,7 @@ _STORAGE_CODES = {
     errno.ESTALE: "stale file handle",
     errno.ENOTDIR: "not a directory",
 }
+_FULL = {_STORAGE_CODES[errno.ENOSPC], _STORAGE_CODES[errno.EDQUOT]}
 _TENSORSTORE = re.compile(r"[A-Z_]+: ")
 _DETAILS = re.compile(r" \[\w+=")
 _LONGEST_CAUSE = 160  # characters: a storage library's status text can run to pages

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,12 @@ class Exporter:
         self._gauge("jaxport_train_starts", "Times that the run was started").set(starts)
         self._gauge("jaxport_train_checkpoint_step", "The last step that is saved whole").set_function(
             lambda: _last_saved(run_dir)
+        )
+        self._gauge("jaxport_train_volume_free_bytes", "Free bytes on the run's volume").set_function(
+            lambda: _space(run_dir)[0]
+        )
+        self._gauge("jaxport_train_volume_size_bytes", "Bytes that the run's volume has in all").set_function(
+            lambda: _space(run_dir)[1]
         )
         self._measured = Gauge(
             "jaxport_train_measured", "The last row of metrics.jsonl", ("run", "name"), registry=self.registry
@@ -75,3 +82,11 @@ def _last_saved(run_dir: Path) -> float:
     with contextlib.suppress(OSError):
         return max(saved_steps(run_dir), default=math.nan)
     return math.nan
+
+
+def _space(folder: Path) -> tuple[float, float]:
+    """Bytes of its file system: free, and in all. NaN where it cannot be asked."""
+    with contextlib.suppress(OSError):
+        found = shutil.disk_usage(folder)
+        return found.free, found.total
+    return math.nan, math.nan

@@ -110,7 +110,7 @@ def test_a_command_that_jaxport_does_not_take_is_found() -> None:
 
 def test_folders_are_moved_and_copied_as_the_document_says(tmp_path: Path) -> None:
     """The lines of coreutils and tar, on a folder in place of the volume."""
-    for name in ("models/tiny/5", "incoming/tiny-3", "runs/tiny"):
+    for name in ("models/tiny/5", "models/NAME/1", "incoming/tiny-3", "runs/tiny"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "manifest.json").write_text(name)
     for words in commands():
@@ -119,6 +119,7 @@ def test_folders_are_moved_and_copied_as_the_document_says(tmp_path: Path) -> No
         here = [VOLUME.sub(rf"{tmp_path}\1", word) for word in words]
         subprocess.run(here, check=True, stdout=subprocess.DEVNULL)
     assert (tmp_path / "removed/tiny-5/manifest.json").read_text() == "models/tiny/5"
+    assert (tmp_path / "removed/NAME/1/manifest.json").exists() and not (tmp_path / "models/NAME").exists()
     assert (tmp_path / "models/tiny/6/manifest.json").read_text() == "incoming/tiny-3"
     assert not (tmp_path / "models/tiny/5").exists() and not (tmp_path / "incoming/tiny-3").exists()
 

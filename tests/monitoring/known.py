@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from serve_grpc import catalog, refusals
 from serve_grpc.catalog import Catalog
 from serve_grpc.errors import Code
-from serve_grpc.gauges import KINDS, CatalogGauges, DeviceMemory, ProcessGauges
+from serve_grpc.gauges import KINDS, CatalogGauges, DeviceMemory, ProcessGauges, VolumeSpace
 from serve_grpc.metrics import Metrics
 from tests.deploy.objects import ROOT
 from tests.monitoring.promql import Asked, asked
@@ -155,6 +155,7 @@ def _of_server() -> list[tuple[str, set[str]]]:
     ProcessGauges(bool, metrics.registry)
     CatalogGauges(Catalog(), metrics.registry)
     DeviceMemory(_NoDevice(), metrics.registry)
+    VolumeSpace(Path(), metrics.registry)
     return list(names_in(metrics.registry))
 
 

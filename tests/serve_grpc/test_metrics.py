@@ -2,7 +2,9 @@
 
 import math
 import re
+import shutil
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from converters.errors import BundleError, BundleNotFound, GoldenMismatch
 from serve_grpc.catalog import SERVING, Catalog, Choice, VersionInfo
 from serve_grpc.errors import LoadRefused
-from serve_grpc.gauges import CatalogGauges, DeviceMemory, ProcessGauges, device_memory
+from serve_grpc.gauges import CatalogGauges, DeviceMemory, ProcessGauges, VolumeSpace, device_memory
 from serve_grpc.health import Health
 from serve_grpc.histogram import Counts, HistogramFamily, added
 from serve_grpc.metrics import Metrics
@@ -111,6 +113,20 @@ def test_ready_is_what_probes_are_told_and_a_limit_is_there_where_there_is_one()
     assert value("jaxport_ready") == 1 and value("jaxport_memory_limit_bytes") is None
     health.leave()
     assert value("jaxport_ready") == 0
+
+
+def test_the_space_of_the_models_volume_is_that_of_the_last_look(tmp_path: Path) -> None:
+    registry, folder = CollectorRegistry(), tmp_path / "models"
+    volume, value = VolumeSpace(folder, registry), registry.get_sample_value
+    folder.mkdir()
+    assert value("jaxport_volume_free_bytes") is value("jaxport_volume_size_bytes") is None
+    volume.look()
+    size = value("jaxport_volume_size_bytes")
+    assert size == shutil.disk_usage(folder).total and 0 < (value("jaxport_volume_free_bytes") or 0) <= size
+    folder.rmdir()
+    assert value("jaxport_volume_size_bytes") == size, "who reads the series does not ask the volume"
+    volume.look()
+    assert value("jaxport_volume_free_bytes") is value("jaxport_volume_size_bytes") is None
 
 
 def test_what_may_go_wrong_with_a_model_is_counted_from_0() -> None:

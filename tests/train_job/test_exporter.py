@@ -1,6 +1,7 @@
 """A run that is under way, as a Prometheus reads it."""
 
 import re
+import shutil
 import socket
 import urllib.request
 from collections.abc import Callable
@@ -60,6 +61,8 @@ def test_a_run_says_how_far_it_is_and_what_it_measured(
     assert last["jaxport_train_step", ""] == last["jaxport_train_steps_planned", ""] == settings.hyper.steps
     assert last["jaxport_train_starts", ""] == 2 == read_run(settings.run_dir).starts
     assert 0 < last["jaxport_train_checkpoint_step", ""] <= settings.hyper.steps
+    assert last["jaxport_train_volume_size_bytes", ""] == shutil.disk_usage(tmp_path).total
+    assert 0 < last["jaxport_train_volume_free_bytes", ""] <= last["jaxport_train_volume_size_bytes", ""]
     assert last["jaxport_train_measured", "val_loss"] > 0
     assert ("jaxport_train_measured", "step") not in last and ("jaxport_train_measured", "time") not in last
 

@@ -52,6 +52,12 @@ def phase(pod: str, which: str) -> str:
     return f'kube_pod_status_phase{{namespace="jaxport",pod="{pod}",phase="{which}",uid="1"}}'
 
 
+def train(pod: str, name: str, run: str = "tiny") -> str:
+    """A series of process 0 of a run, as a PodMonitor's job has it."""
+    labels = {"job": "jaxport/jaxport-train", "instance": f"{pod}:8503", "container": "train", "run": run}
+    return f"jaxport_train_{name}" + on(pod, **labels)
+
+
 def requests(status: str, model: str = "mlp") -> str:
     labels = {"model": model, "version": "1", "protocol": "jaxport.v1", "status": status}
     return "jaxport_request_seconds_count" + on("a", **labels)
@@ -263,6 +269,18 @@ SERVING = (
         ),
     ),
     Case(
+        "a volume that fills up, as two servers and a run see it, and another run that has room",
+        {
+            **{f"jaxport_volume_{kind}_bytes" + on(pod): values for pod in ("a", "b") for kind, values in (("free", "30x20 8x60"), ("size", "100x80"))},
+            train("c", "volume_free_bytes"): "30x20 7x60", train("c", "volume_size_bytes"): "100x80",
+            train("d", "volume_free_bytes", "other"): "90x80", train("d", "volume_size_bytes", "other"): "100x80",
+        },
+        (
+            ("15m", "JaxportVolumeNearlyFull", ()),
+            ("25m", "JaxportVolumeNearlyFull", (Fires({"namespace": "jaxport"}, "7% of a volume in jaxport is free; full, it ends trainings and exports"),)),
+        ),
+    ),
+    Case(
         "a disk that takes no lines",
         {
             "jaxport_access_log_lost_total" + on("a"): "0x10 0+5x10 50x100", "jaxport_traces_lost_total" + on("a"): "0x120",
@@ -334,12 +352,6 @@ BUNDLES = (
         every="1h",
     ),
 )  # fmt: skip
-
-
-def train(pod: str, name: str, run: str = "tiny") -> str:
-    """A series of process 0 of a run, as a PodMonitor's job has it."""
-    labels = {"job": "jaxport/jaxport-train", "instance": f"{pod}:8503", "container": "train", "run": run}
-    return f"jaxport_train_{name}" + on(pod, **labels)
 
 
 STOOD = Fires(

@@ -67,6 +67,22 @@ def of_process(resident: int) -> dict[str, str]:
     }
 
 
+def of_volume(free: int, before: int = 500) -> Iterator[dict[str, str]]:
+    """Of 1000 bytes `free`, from 5m on: as a server sees it, as a run does, and either beside one that has room."""
+    for about, series in (("", on), ("train_", lambda pod: on(pod, run="tiny"))):
+        name = f"jaxport_{about}volume"
+        one = {
+            f"{name}_free_bytes" + series("a"): f"{before}x9 {free}x100",
+            f"{name}_size_bytes" + series("a"): "1000x120",
+        }
+        yield one
+        yield {
+            **one,
+            f"{name}_free_bytes" + series("b"): "900x120",
+            f"{name}_size_bytes" + series("b"): "1000x120",
+        }
+
+
 def shed(rows: int, stop: str = "x200", every: str = "0+1000x200") -> dict[str, str]:
     """`rows` of a thousand requests in every half minute are shed."""
     return {
@@ -148,6 +164,10 @@ def of_serving() -> Iterator[Edge]:
     name = "JaxportDeviceMemoryNearlyFull"
     yield Edge(name, of_device(905), firing=("15m",), silent=("14m30s",))
     yield Edge(name, of_device(895), silent=("20m",))
+    name = "JaxportVolumeNearlyFull"
+    for low, high in zip(of_volume(95), of_volume(105), strict=True):
+        yield Edge(name, low, firing=("15m",), silent=("14m30s",))
+        yield Edge(name, high, silent=("20m",))
     name = "JaxportHostMemoryNearlyFull"
     yield Edge(name, of_process(905), firing=("15m",), silent=("14m30s",))
     yield Edge(name, of_process(895), silent=("20m",))

@@ -139,8 +139,11 @@ def test_the_right_alerts_fire(world: tuple[ServerProcess, Prometheus]) -> None:
     }
 
     def states() -> dict[str, str]:
+        # How full the disk of this machine is, is no matter of the world's.
         return {
-            name: rule["state"] for name, rule in prometheus.rules().items() if rule["state"] != "inactive"
+            name: rule["state"]
+            for name, rule in prometheus.rules().items()
+            if rule["state"] != "inactive" and name != "JaxportVolumeNearlyFull"
         }
 
     eventually(lambda: states() == wanted, f"{wanted}, not {states()}", 60)
