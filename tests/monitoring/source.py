@@ -11,6 +11,7 @@ from typing import Any
 from tests.deploy.objects import DEPLOY, parsed
 
 FOLDER = DEPLOY / "optional" / "monitoring"
+ROUTES = FOLDER / "alertmanager.yaml"
 DASHBOARDS = sorted((FOLDER / "dashboards").glob("*.json"))
 
 

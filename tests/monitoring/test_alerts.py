@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from typing import Any
 
 import pytest
 import yaml
@@ -9,7 +10,7 @@ import yaml
 from tests.deploy.objects import ROOT, of_kind, outputs
 from tests.monitoring.known import SCRAPED, known, set_ups, works_in
 from tests.monitoring.promql import asked
-from tests.monitoring.source import FOLDER, Alert, alerts, groups
+from tests.monitoring.source import FOLDER, ROUTES, Alert, alerts, groups
 
 RUNBOOK = ROOT / "docs" / "monitoring.md"
 
@@ -100,6 +101,46 @@ def test_there_is_one_source_for_the_operator_for_google_and_for_a_plain_prometh
     assert yaml.safe_load(plain) == operators["spec"] == googles["spec"] == {"groups": groups()}
     # Google's needs it, the others take it.
     assert all(group.keys() == {"name", "interval", "rules"} for group in groups())
+
+
+def receiver(config: dict[str, Any], labels: dict[str, str]) -> str:
+    """Who gets an alert with these labels: the first route whose matchers hold, as Alertmanager goes through them."""
+
+    def holds(matcher: str) -> bool:
+        name, _, value = matcher.partition(" = ")
+        return labels.get(name) == value
+
+    routes = (route for route in config["route"]["routes"] if all(map(holds, route["matchers"])))
+    return next(routes, config["route"])["receiver"]
+
+
+def told(config: dict[str, Any]) -> dict[str, set[str]]:
+    """Receiver -> the severities, or the watchdog, that it gets."""
+    found: dict[str, set[str]] = {}
+    for alert in alerts():
+        what = alert.name if alert.name == "JaxportWatchdog" else alert.labels["severity"]
+        to = receiver(config, {"alertname": alert.name, **alert.labels})
+        found.setdefault(to, set()).add(what)
+    return found
+
+
+WHO = {"pager": {"critical"}, "channel": {"warning"}, "nobody": {"info"}, "heartbeat": {"JaxportWatchdog"}}
+
+
+def test_the_example_of_routes_tells_somebody_of_every_alert_that_asks_for_somebody() -> None:
+    config = yaml.safe_load(ROUTES.read_text())
+    assert told(config) == WHO
+    ways = {each["name"]: each.keys() - {"name"} for each in config["receivers"]}
+    assert ways.keys() == WHO.keys() and all(bool(way) == (name != "nobody") for name, way in ways.items())
+    named = {name for rule in config["inhibit_rules"] for key in ("source_matchers", "target_matchers")
+             for name in [rule[key][0].removeprefix("alertname = ")]}  # fmt: skip
+    assert named <= {alert.name for alert in alerts()}
+
+
+def test_a_severity_that_nobody_is_told_of_is_found() -> None:
+    config = yaml.safe_load(ROUTES.read_text())
+    config["route"]["routes"][2]["matchers"] = ["severity = warn"]
+    assert told(config) != WHO and "warning" in told(config)["nobody"]
 
 
 def test_dashboards_come_as_a_config_map_that_grafana_looks_for() -> None:

@@ -454,6 +454,14 @@ CLUSTER = (
             )),
         ),
     ),
+    Case(
+        "what is scraped, read or not, and what others scrape",
+        {"up" + on("a"): "1x20 stale", "up" + on("b"): "0x20 stale", "up" + on("m", job="mail"): "1x60"},
+        (
+            ("1m", "JaxportWatchdog", (Fires({"namespace": "jaxport"}, "Nothing is wrong: 2 places in jaxport are scraped, and alerts are sent"),)),
+            ("20m", "JaxportWatchdog", ()),
+        ),
+    ),
 )  # fmt: skip
 
 CASES = (*SERVING, *PROXY, *BUNDLES, *TRAINING, *CLUSTER)

@@ -127,6 +127,7 @@ def edges() -> Iterator[Edge]:
     yield from of_bundles()
     yield from of_training()
     yield from of_cluster()
+    yield from of_watchdog()
 
 
 def of_serving() -> Iterator[Edge]:
@@ -321,6 +322,13 @@ def of_cluster() -> Iterator[Edge]:
     name = "JaxportPodPending"
     yield Edge(name, {phase("jaxport-serve-a", "Pending"): "1x100"}, firing=("30m",), silent=("29m30s",))
     yield Edge(name, {phase("jaxport-serve-a", "Pending"): "0x100"}, silent=("40m",))
+
+
+def of_watchdog() -> Iterator[Edge]:
+    """From the first look on, also of what cannot be read; not of what others scrape."""
+    name = "JaxportWatchdog"
+    yield Edge(name, {"up" + on("a"): "_x9 0x9 1x9 stale"}, firing=("5m", "9m30s"), silent=("4m", "20m"))
+    yield Edge(name, {"up" + on("a", job="mail"): "1x100"}, silent=("10m",))
 
 
 EDGES = tuple(edges())

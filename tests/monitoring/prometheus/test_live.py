@@ -136,6 +136,7 @@ def test_the_right_alerts_fire(world: tuple[ServerProcess, Prometheus]) -> None:
         "JaxportColdStart": "firing",
         "JaxportGoldensFailed": "firing",
         "JaxportVersionFailed": "pending",
+        "JaxportWatchdog": "firing",
     }
 
     def states() -> dict[str, str]:
