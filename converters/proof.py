@@ -19,12 +19,12 @@ from converters.lint.rules import refusal
 from converters.lint.tracing import trace_or_refuse
 from converters.manifest import Tolerance
 from converters.program import Source
-from converters.row_proof import BITWISE, TOLERANCE, check_rows
+from converters.row_proof import BITWISE, TOLERANCE, check_rows, large_batch
 from converters.run import Run, compiled_runner, to_host
 from converters.spec import Example, whole_bytes
 
 GOLDEN_BATCHES = (1, 3)  # one row alone, and one that no bucket fits
-OTHER_BATCHES = (2, 7, 64)
+OTHER_BATCHES = (2, 7)  # and the large one of row_proof
 
 # A share of the output's scale that two correct machines may differ by. On cuda float32 products run in TF32
 # (10 bits of mantissa) unless the precision is raised.
@@ -61,15 +61,17 @@ def prove(
 ) -> Proof:
     """Runs `source`, the function on the params it came with, and the program side by side on this machine's `platform`.
 
-    pad, along_batch: as check_rows has them. others: batches at which they are compared besides. ExportRefused where the two differ, or rows depend on each other.
+    pad, along_batch: as check_rows has them. others: batches at which they are compared besides, and at a large one.
     loss: the answer is one number for the batch, so no row has one of its own.
+    ExportRefused where the two differ, or rows depend on each other.
     """
     on_device = jax.device_put(dict(weights))
     run_source = jitted(source)
     run_program = compiled_runner(exported, on_device)
+    large = large_batch(lambda rows: run_program.working_bytes(example.batch(rows)))
     goldens, more = (
         tuple(golden_of(run_source, example.batch(rows), sizes=example.sizes) for rows in batches)
-        for batches in (GOLDEN_BATCHES, others)
+        for batches in (GOLDEN_BATCHES, (*others, large) if others else ())
     )
     tolerances = {p: tolerances_for(goldens[-1], p, precision) for p in exported.platforms}
     share = 0.0
@@ -77,7 +79,9 @@ def prove(
         share = max(share, compare(run_program, golden, tolerances[platform]))
     if loss:
         return Proof(goldens, tolerances, share)
-    rows = check_rows(run_program, goldens[-1], tolerances[platform], pad, along_batch=along_batch)
+    rows = check_rows(
+        run_program, goldens[-1], tolerances[platform], pad, along_batch=along_batch, large=large
+    )
     return Proof(goldens, tolerances, share, rows)
 
 

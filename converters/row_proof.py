@@ -18,6 +18,10 @@ from converters.run import Run
 
 PADDED_BATCH = 7
 LARGE_BATCH = 64
+# Where a batch of 64 takes MOST_BYTES more memory than one row, a smaller one has to do: still above every bucket up to 32, and
+# where that is too much as well, above those up to 16 or 8. The last is tried in any case.
+SMALLER_BATCHES = (33, 17, 9)
+MOST_BYTES = 320 << 20
 # For a program that does something along its batch, and may treat a larger one apart.
 LARGER_BATCHES = (257, 1025)
 _, BITWISE, TOLERANCE = ROWS
@@ -32,10 +36,12 @@ def check_rows(
     pad: Mapping[str, float] | None = None,
     *,
     along_batch: bool = False,
+    large: int = LARGE_BATCH,
 ) -> str:
     """BITWISE where no stranger changed a bit of the golden rows at the same places, else TOLERANCE.
 
-    pad: what a server fills a batch with, by input. along_batch: the program does something along its batch.
+    pad: what a server fills a batch with, by input. along_batch: the program does something along its batch. large: the
+    batch that stands for those that the goldens are not of, as `large_batch` chooses it.
     ExportRefused where a row's answer changes with its place (JP108) or with what stands before or after it (JP107).
     """
     proof = _Rows(run, golden, tolerances)
@@ -50,13 +56,22 @@ def check_rows(
             got = proof.among(others, (start,), f"with {kind} rows {side} them")
             first = first or got
             bitwise = bitwise and all(got[name].tobytes() == first[name].tobytes() for name in got)
-    for size in (LARGE_BATCH, *(LARGER_BATCHES if along_batch else ())):
+    for size in (large, *(LARGER_BATCHES if along_batch else ())):
         copies = {name: np.resize(a, (size, *a.shape[1:])) for name, a in golden.inputs.items()}
         proof.among(copies, range(0, size - golden.batch + 1, golden.batch), f"{size} copies of them")
         mixed = {name: _mixed(a, size, fills[name]) for name, a in golden.inputs.items()}
         places = (1, size // 2, size - golden.batch)
         proof.among(mixed, places, f"among {size} strange rows")
     return BITWISE if bitwise else TOLERANCE
+
+
+def large_batch(working_bytes: Callable[[int], int]) -> int:
+    """The batch, LARGE_BATCH where memory allows, at which rows are put among many. working_bytes: of a run, by batch.
+
+    What one row takes is needed anyway: it may be weights that are made whole inside the program.
+    """
+    sizes, one = (LARGE_BATCH, *SMALLER_BATCHES), working_bytes(1)
+    return next((size for size in sizes[:-1] if working_bytes(size) - one <= MOST_BYTES), sizes[-1])
 
 
 class _Rows:

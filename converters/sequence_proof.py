@@ -24,12 +24,11 @@ from converters.proof import (
     jitted,
     tolerances_for,
 )
-from converters.row_proof import check_rows
+from converters.row_proof import LARGE_BATCH, check_rows, large_batch
 from converters.run import Run, compiled_runner
 from converters.spec import Example
 
 Arrays = Mapping[str, np.ndarray]
-MANY_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -90,11 +89,12 @@ def prove_sequence(
     # Where a stride or a window of two begins, and where the least is padded.
     edges = sorted({1, min(2, padding.sequence.most), max(1, padding.sequence.most - 1)})
     short = [golden_of(run_source, _row(example.at_length(length), 0), length, sizes) for length in edges]
-    many = example.at_length(rows[0].length).batch(MANY_ROWS)
+    many = example.at_length(rows[0].length).batch(LARGE_BATCH)
     for golden in (short[0], golden_of(run_source, many, rows[0].length, sizes), batch):
         share = max(share, compare(run_program, golden, here))
     share = max(share, check_padding(run_program, (*short, *rows), padding, here))
-    alike = check_rows(run_program, batch, here, padding.pad, along_batch=along_batch)
+    large = large_batch(lambda rows: run_program.working_bytes(longest.batch(rows)))
+    alike = check_rows(run_program, batch, here, padding.pad, along_batch=along_batch, large=large)
     return Proof((*rows, batch), tolerances, share, alike)
 
 

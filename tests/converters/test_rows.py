@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from converters import SequenceSpec, TensorSpec, export_bundle, open_bundle
+from converters import SequenceSpec, TensorSpec, export_bundle, open_bundle, row_proof
 from converters.describe import summary
 from converters.errors import BundleError, ExportRefused
 from converters.golden import Golden
 from converters.manifest import Tolerance, parse_manifest
-from converters.row_proof import BITWISE, TOLERANCE, check_rows
-from tests.converters.conftest import export_iris
+from converters.row_proof import BITWISE, LARGE_BATCH, TOLERANCE, check_rows, large_batch
+from converters.run import compiled_runner
+from tests.converters.conftest import export_iris, iris_rows
 
 Rows = dict[str, np.ndarray]
 X = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
@@ -24,7 +25,9 @@ IDS = np.array([3, 1, 2], np.int32)
 TOLERANCES = {"y": Tolerance(3e-5, 1e-5, 1.0)}
 
 
-def proof(fn: Callable[..., jax.Array], *, along_batch: bool = True, **inputs: np.ndarray) -> str:
+def proof(
+    fn: Callable[..., jax.Array], *, along_batch: bool = True, large: int = LARGE_BATCH, **inputs: np.ndarray
+) -> str:
     """Of a function as of a program."""
     compiled = jax.jit(fn)
 
@@ -32,7 +35,7 @@ def proof(fn: Callable[..., jax.Array], *, along_batch: bool = True, **inputs: n
         return {"y": np.asarray(compiled(**inputs))}
 
     inputs = inputs or {"x": X}
-    return check_rows(run, Golden(3, inputs, run(inputs)), TOLERANCES, along_batch=along_batch)
+    return check_rows(run, Golden(3, inputs, run(inputs)), TOLERANCES, along_batch=along_batch, large=large)
 
 
 def size(x: jax.Array) -> jax.Array:
@@ -156,6 +159,33 @@ def test_a_program_that_reads_the_size_of_its_batch_is_tried_at_larger_ones(tmp_
 
     with pytest.raises(ExportRefused, match=r"^JP107: .*257 "):
         export_iris(tmp_path / "m" / "1", fn)
+
+
+@pytest.mark.parametrize(("most", "batch"), [(None, 64), (-(1 << 40), 9)])
+def test_rows_that_take_much_memory_are_tried_at_a_smaller_batch(
+    most: int | None, batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fn(params: Any, x: jax.Array) -> jax.Array:
+        return x + jnp.where(size(x) > 8, jnp.nan_to_num(x).mean(0), 0)
+
+    if most is not None:
+        monkeypatch.setattr(row_proof, "MOST_BYTES", most)
+    with pytest.raises(ExportRefused, match=rf"^JP107: .*: {batch} copies of them"):
+        export_iris(tmp_path / "m" / "1", fn)
+
+
+def test_the_batch_is_the_largest_that_memory_allows(iris_bundle: Path) -> None:
+    mebibytes = {9: 33, 30: 9, 100: 9}  # of a row: the batch
+    assert {m: large_batch(lambda rows, m=m: m * rows << 20) for m in mebibytes} == mebibytes
+    assert large_batch(lambda rows: 1 << 40) == 64, "what a single row takes is no matter of the batch"
+    bundle = open_bundle(iris_bundle)
+    run = compiled_runner(bundle.exported(), bundle.load_weights())
+    # Of each row at the least its hidden layer or its answer.
+    assert run.working_bytes(iris_rows(64)) - run.working_bytes(iris_rows(1)) >= 63 * 3 * 4
+    for how in ("only above batch 32", "sorted"):
+        with pytest.raises(ExportRefused):
+            proof(MIXED[how], along_batch=False, large=33)
+    assert proof(lambda x: x + jnp.where(size(x) > 32, x.mean(0), 0), along_batch=False, large=17)
 
 
 LATE = {
