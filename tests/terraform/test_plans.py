@@ -6,7 +6,7 @@ import pytest
 
 from tests.terraform.conftest import VARIANTS
 from tests.terraform.toolchain import MAJORS
-from tests.terraform.workspace import Json, Plan
+from tests.terraform.workspace import Json, Plan, ignored, sources
 
 GPU = ("nvidia.com/gpu", "present", "NO_SCHEDULE")
 SPOT = ("cloud.google.com/gke-spot", "true", "NO_SCHEDULE")
@@ -212,6 +212,40 @@ def test_the_cluster_has_what_the_platform_is_built_on(plan: Plan) -> None:
     assert window["recurrence"] == "FREQ=WEEKLY;BYDAY=SA,SU"
     dns = one(one(cluster["control_plane_endpoints_config"])["dns_endpoint_config"])
     assert dns["allow_external_traffic"] is True
+
+
+API = "google_project_service.api"
+# What nothing in an argument says, and what an apply stumbles over when it is not so.
+FIRST = {
+    "google_container_cluster.cluster": {
+        API,
+        "google_project_iam_member.nodes",
+        "google_artifact_registry_repository_iam_member.nodes",
+    },
+    "google_container_node_pool.gpu": {"google_container_node_pool.cpu"},
+    "google_service_account_iam_member.workload_identity": {"google_container_cluster.cluster"},
+}
+
+
+def test_what_is_needed_is_made_first(plan: Plan) -> None:
+    """The APIs before everything that is made by them; the nodes' roles before nodes; a pool of CPUs before GPUs."""
+    assert [
+        address for address in plan.configured() if address != API and API not in plan.after(address)
+    ] == []
+    for address, needed in FIRST.items():
+        assert needed <= plan.after(address), address
+
+
+# What GKE changes, and what would be made anew if Terraform changed it back.
+IGNORED = {
+    "google_container_cluster.cluster": {"node_config", "initial_node_count"},
+    "google_container_node_pool.cpu": {"initial_node_count"},
+    "google_container_node_pool.gpu": {"initial_node_count"},
+}
+
+
+def test_what_gke_changes_is_not_changed_back() -> None:
+    assert ignored(sources()) == IGNORED
 
 
 def test_old_images_go(plan: Plan) -> None:

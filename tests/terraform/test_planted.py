@@ -10,7 +10,7 @@ import pytest
 from tests.terraform import test_plans
 from tests.terraform.conftest import Makes
 from tests.terraform.toolchain import MAJORS
-from tests.terraform.workspace import Plan, Workspace
+from tests.terraform.workspace import SOURCE, Plan, Workspace, ignored, sources
 
 # What terraform validate says of a mistake: file, what is written, what is written in its place, what is said.
 MISTAKES = {
@@ -206,6 +206,41 @@ def test_a_resource_more_or_less_and_a_change_are_found(planned: Callable[[str, 
         other = Plan(copy.deepcopy(plan.whole))
         change(other.whole)
         assert not holds(check, other)
+
+
+# What is written after what: file, the line that goes.
+ORDERS = {
+    "the network before its API": ("network.tf", "  routing_mode            = \"REGIONAL\"\n\n  depends_on = [google_project_service.api]", "google_compute_network.vpc"),
+    "the cluster before its nodes may write logs": ("cluster.tf", "    google_project_iam_member.nodes,\n", "google_container_cluster.cluster"),
+    "the cluster before its nodes may pull images": ("cluster.tf", "    google_artifact_registry_repository_iam_member.nodes,\n", "google_container_cluster.cluster"),
+    "GPUs before CPUs": ("node-pools.tf", "  depends_on = [google_container_node_pool.cpu]\n", "google_container_node_pool.gpu"),
+    "identities before the cluster": ("identities.tf", "  depends_on = [google_container_cluster.cluster]\n", "google_service_account_iam_member.workload_identity"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_order_that_is_lost_is_found(planned: Callable[[str, str], Plan], order: str) -> None:
+    """What is written in the sources, taken out of the plan."""
+    file, line, address = ORDERS[order]
+    assert (SOURCE / file).read_text().count(line) == 1
+    plan = planned(MAJORS[-1], "defaults")
+    check = test_plans.test_what_is_needed_is_made_first
+    assert holds(check, plan)
+    other = Plan(copy.deepcopy(plan.whole))
+    written = other.configured()[address]
+    written["depends_on"] = [each for each in written["depends_on"] if each not in line]
+    assert not holds(check, other)
+
+
+@pytest.mark.parametrize("address", test_plans.IGNORED)
+def test_a_change_that_is_no_longer_ignored_is_found(address: str) -> None:
+    kind, name = address.split(".")
+    body = sources().partition(f'resource "{kind}" "{name}"')[2]
+    written = body.partition("ignore_changes = ")[2].partition("\n")[0]
+    for other in ("[]", "[resource_labels]"):
+        text = sources().replace(body, body.replace(written, other, 1))
+        assert ignored(text) != test_plans.IGNORED
+    assert ignored(sources()) == test_plans.IGNORED
 
 
 QUEUED = ("google_container_node_pool", 'google_container_node_pool.gpu["train-l4"]')

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,16 @@ def sources(folder: Path = SOURCE) -> str:
 
 def resource_types(text: str) -> set[str]:
     return set(re.findall(r'^resource "(google_\w+)"', text, re.MULTILINE))
+
+
+def ignored(text: str) -> dict[str, set[str]]:
+    """type.name of a resource -> its ignore_changes. The plan says nothing of it, so it is read from the source."""
+    bodies = re.findall(r'^resource "(\w+)" "(\w+)" \{\n(.*?)^\}', text, re.MULTILINE | re.DOTALL)
+    found = {
+        f"{kind}.{name}": re.search(r"^ +ignore_changes = \[(.*)\]$", body, re.MULTILINE)
+        for kind, name, body in bodies
+    }
+    return {address: set(filter(None, match[1].split(", "))) for address, match in found.items() if match}
 
 
 def copied(to: Path) -> Path:
@@ -104,7 +115,38 @@ class Plan:
     def actions(self) -> set[tuple[str, ...]]:
         return {tuple(change["change"]["actions"]) for change in self.whole["resource_changes"]}
 
+    def configured(self) -> dict[str, Json]:
+        """address, without an index -> what is written of every resource."""
+        return {each["address"]: each for each in self.whole["configuration"]["root_module"]["resources"]}
+
     def expressions(self, address: str) -> Json:
         """What a resource's arguments are written as: for values that are known only after apply."""
-        configured = self.whole["configuration"]["root_module"]["resources"]
-        return next(each["expressions"] for each in configured if each["address"] == address)
+        return self.configured()[address]["expressions"]
+
+    def after(self, address: str) -> set[str]:
+        """The resources that are made before this one: those that it names, or depends on, and theirs."""
+        written = self.configured()
+        found: set[str] = set()
+        ahead = [address]
+        while ahead:
+            one = written[ahead.pop()]
+            named = {*one.get("depends_on", []), *_references(one.get("expressions", {}))}
+            new = {
+                each
+                for name in named
+                for each in written
+                if name == each or name.startswith((f"{each}.", f"{each}["))
+            }
+            ahead += new - found
+            found |= new
+        return found
+
+
+def _references(written: Any) -> Iterator[str]:
+    """Everything that arguments name, however deep."""
+    if isinstance(written, list):
+        for each in written:
+            yield from _references(each)
+    elif isinstance(written, dict):
+        for key, each in written.items():
+            yield from each if key == "references" else _references(each)

@@ -247,7 +247,7 @@ def namespaces_are_restricted(objects: Objects) -> Iterator[str]:
 
 
 CLUSTER_SCOPED = {"Namespace", "StorageClass", "PriorityClass", "ClusterRole", "ClusterRoleBinding", "APIService",
-                  "ResourceFlavor", "ClusterQueue"}  # fmt: skip
+                  "ResourceFlavor", "ClusterQueue", "AdmissionCheck", "ProvisioningRequestConfig"}  # fmt: skip
 
 POLICIES = (
     images_are_pinned,
