@@ -200,6 +200,8 @@ class Api:
                 **more,
             )
         except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
+            if isinstance(error, ApiException) and error.status == 404 and refusals.is_of_another(error):
+                raise self._foreign(path, error.body) from error
             raise refusals.explained(error, self.host, f"{method} {path}") from error
 
 

@@ -67,6 +67,21 @@ def of_status(status: dict[str, Any], what: str, host: str = "the API") -> Clien
     return UsageError(f"{what}: refused ({code}): {message}")
 
 
+def is_of_another(error: ApiException) -> bool:
+    """Whether an answer that fails is a page, or JSON that is no Status.
+
+    The API itself answers a path that it does not know in plain text.
+    """
+    body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else error.body or ""
+    if body.lstrip().startswith("<"):
+        return True
+    try:
+        found = parsed(body)
+    except ValueError:
+        return False
+    return not (isinstance(found, dict) and found.get("kind") == "Status")
+
+
 def _forbidden(message: str) -> Forbidden:
     found = _CANNOT.search(message)
     if not found:

@@ -3,9 +3,11 @@
 import argparse
 import dataclasses
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 from jaxport.cluster.api import Api
 from jaxport.cluster.errors import Unreachable
@@ -28,12 +30,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     api = open_api(options)
     if options.json:
-        print(json.dumps([dataclasses.asdict(row) for row in rows(api, options.namespace)], indent=2))
+        found = [as_json(row) for row in rows(api, options.namespace)]
+        print(json.dumps(found, indent=2, allow_nan=False))
     elif options.watch:
         _watch(api, options.namespace)
     else:
         _print(rows(api, options.namespace), options.namespace)
     return 0
+
+
+def as_json(row: Row) -> dict[str, Any]:
+    """Its fields. JSON has no number for a loss that is NaN or infinite: its value is null beside the metric's name."""
+    value = row.value if row.value is not None and math.isfinite(row.value) else None
+    return dataclasses.asdict(row) | {"value": value}
 
 
 def _watch(api: Api, namespace: str) -> None:

@@ -188,18 +188,28 @@ def test_credentials_that_have_expired_say_so(run: Run, cluster: FakeCluster) ->
     assert done.code == 4 and "(401): the credentials are missing or expired; log in again" in done.error
 
 
-@pytest.fixture
-def page() -> Iterator[str]:
+@pytest.fixture(
+    params=[
+        (200, b"<html>a page</html>"),
+        (404, b"\n<!DOCTYPE HTML><p>File not found"),
+        (404, b'{"detail": "Not Found"}'),
+    ],
+    ids=["a page", "a page that is not found", "another's JSON"],
+)
+def page(request: pytest.FixtureRequest) -> Iterator[str]:
     """A server that is no Kubernetes."""
+    code, body = request.param
 
     class Page(http.server.BaseHTTPRequestHandler):
         def log_message(self, format: str, *args: object) -> None:
             """Says nothing."""
 
         def do_GET(self) -> None:
-            self.send_response(200)
+            self.send_response(code)
             self.end_headers()
-            self.wfile.write(b"<html>a page</html>")
+            self.wfile.write(body)
+
+        do_POST = do_PATCH = do_GET
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
@@ -210,6 +220,8 @@ def page() -> Iterator[str]:
 
 def test_what_is_no_kubernetes_is_one_line(run: Run, page: str, tmp_path: Path) -> None:
     done = run(*STATUS, "--kubeconfig", str(write_kubeconfig(tmp_path / "k", page)))
+    assert done.code == 4 and page in done.error and "is it a Kubernetes API, " in done.error
+    done = run("submit", "all", "--no-follow", "--kubeconfig", str(tmp_path / "k"))
     assert done.code == 4 and page in done.error and "is it a Kubernetes API, " in done.error
 
 

@@ -32,7 +32,11 @@ def played(run: Run, cluster: FakeCluster):
 
 
 def status(run: Run) -> dict[str, Object]:
-    return {row["stage"]: row for row in json.loads(run("status", "--json").out)}
+    def refused(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    out = run("status", "--json").out
+    return {row["stage"]: row for row in json.loads(out, parse_constant=refused)}
 
 
 def test_a_training_is_told_by_what_its_trainer_prints(played: dict[str, JobScript], run: Run) -> None:
@@ -45,6 +49,9 @@ def test_a_training_is_told_by_what_its_trainer_prints(played: dict[str, JobScri
     assert (row["run"], row["phase"], row["pods"], row["wanted"]) == ("tiny", "Running", 1, 1)
     assert (row["step"], row["steps"], row["metric"], row["value"]) == (40, 300, "val_loss", 2.7)
     assert (row["preempted"], row["failed"]) == (1, 0)
+    train.log(train.pod(), LINE.replace("2.7000", "nan"))
+    row = status(run)["train"]
+    assert (row["step"], row["metric"], row["value"]) == (40, "val_loss", None)
 
 
 def test_phases(played: dict[str, JobScript], run: Run, cluster: FakeCluster) -> None:
