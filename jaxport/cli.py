@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import NoReturn
 
 from jaxport.stopping import leaving_on_signals, unwinding_on_sigterm
 
@@ -89,8 +90,15 @@ def _until_taken_over(chosen: str | None) -> AbstractContextManager[None]:
     return leaving_on_signals(PREEMPTED) if chosen == "train" else unwinding_on_sigterm()
 
 
+class _OneLine(argparse.ArgumentParser):
+    """Says what is wrong with the arguments, and not every flag there is; the parsers of the subcommands do the same."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {' '.join(message.split())}; see {self.prog} --help\n")
+
+
 def _parser(chosen: str | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _OneLine(
         prog="jaxport", description="Carries a JAX model from a training Job to a warm gRPC server."
     )
     parser.add_argument("--version", action="version", version=_version())
