@@ -223,6 +223,18 @@ SERVING = (
         ),
     ),
     Case(
+        "a version that one server never has done with, while it serves another, and a rollout of three that each take 20 minutes",
+        {
+            state("a", "LOADING", "2"): "1x100", state("a", "SERVING"): "1x100",
+            **{state(pod, "LOADING", "3"): f"_x{40 * number + 1} 1x39 stale" for number, pod in enumerate("xyz")},
+        },
+        (
+            ("29m", "JaxportVersionLoading", ()),
+            ("31m", "JaxportVersionLoading", (Fires({**TARGET, "model": "mlp", "version": "2"}, "a has been loading version 2 of model 'mlp' for half an hour"),)),
+            ("50m", "JaxportVersionLoading", (Fires({**TARGET, "model": "mlp", "version": "2"}, "a has been loading version 2 of model 'mlp' for half an hour"),)),
+        ),
+    ),
+    Case(
         "a label that cannot be followed",
         {"jaxport_policy_problems_total" + on("a", model="mlp"): "_x20 1x100"},
         (

@@ -162,6 +162,10 @@ def of_serving() -> Iterator[Edge]:
     name = "JaxportVersionFailed"
     yield Edge(name, {state("a", "FAILED"): "1x100"}, firing=("10m",), silent=("9m30s",))
     yield Edge(name, {state("a", "LOADING"): "1x100"}, silent=("20m",))
+    name = "JaxportVersionLoading"
+    yield Edge(name, {state("a", "LOADING"): "1x100"}, firing=("30m",), silent=("29m30s",))
+    yield Edge(name, {state("a", "SERVING"): "1x100"}, silent=("40m",))
+    yield Edge(name, {state("a", "LOADING"): "0x100"}, silent=("40m",))
     name = "JaxportDeviceMemoryNearlyFull"
     yield Edge(name, of_device(905), firing=("15m",), silent=("14m30s",))
     yield Edge(name, of_device(895), silent=("20m",))
