@@ -19,7 +19,7 @@ output "registry" {
 }
 
 output "registry_login_command" {
-  description = "Lets docker push with your Google account; for podman see the README."
+  description = "Lets docker push with your Google account; for podman see docs/cluster.md."
   value       = "gcloud auth configure-docker ${local.registry_host}"
 }
 

@@ -35,13 +35,26 @@ def test_who_uses_a_gpu_has_the_runtime_and_nobody_else(patched: Objects) -> Non
     assert with_runtime == {"Job jaxport-train", "Job jaxport-warm", "Deployment jaxport-serve"}
 
 
-def test_the_claim_is_filled_from_the_snapshot_that_is_shown(patched: Objects) -> None:
+def test_the_claim_is_filled_from_the_snapshots_that_are_shown(patched: Objects) -> None:
+    """Of the claim, and in another cluster of what stands for the backup there: each names the other."""
     [claim] = of_kind(patched, "PersistentVolumeClaim")
-    [snapshot] = [each for text in re.findall(r"^```yaml\n(.*?)^```", OPERATIONS, re.MULTILINE | re.DOTALL)
-                  for each in parsed(text) if each.get("kind") == "VolumeSnapshot"]  # fmt: skip
+    shown = [each for text in re.findall(r"^```yaml\n(.*?)^```", OPERATIONS, re.MULTILINE | re.DOTALL)
+             for each in parsed(text) if "kind" in each]  # fmt: skip
+    taken, restored = of_kind(shown, "VolumeSnapshot")
     source = claim["spec"]["dataSource"]
-    assert (source["kind"], source["name"]) == (snapshot["kind"], snapshot["metadata"]["name"])
-    assert snapshot["spec"]["source"] == {"persistentVolumeClaimName": claim["metadata"]["name"]}
+    for snapshot in (taken, restored):
+        assert (source["kind"], source["name"]) == (snapshot["kind"], snapshot["metadata"]["name"])
+    assert taken["spec"]["source"] == {"persistentVolumeClaimName": claim["metadata"]["name"]}
+    [content] = of_kind(shown, "VolumeSnapshotContent")
+    assert restored["spec"]["source"] == {"volumeSnapshotContentName": content["metadata"]["name"]}
+    assert content["spec"]["volumeSnapshotRef"] == {
+        key: restored["metadata"][key] for key in ("name", "namespace")
+    }
+    [kind] = of_kind(shown, "VolumeSnapshotClass")
+    assert {each["spec"]["volumeSnapshotClassName"] for each in (taken, restored, content)} == {
+        kind["metadata"]["name"]
+    }
+    assert content["spec"]["driver"] == kind["driver"]
 
 
 def test_the_autoscaler_has_the_bounds_that_are_shown_where_there_is_one(patched: Objects) -> None:
