@@ -23,7 +23,7 @@ import numpy as np
 
 from converters.errors import BundleError, BundleNotFound, OutsideWindow
 from converters.golden import Golden, check_outputs, unpack_goldens
-from converters.manifest import Manifest, Signature, parse_manifest
+from converters.manifest import ANY_BATCH, Manifest, Signature, parse_manifest
 from converters.window import INSIDE, refusal
 
 MANIFEST = "manifest.json"
@@ -114,10 +114,17 @@ class Bundle:
             known = ", ".join(sorted(self.manifest.signatures))
             raise BundleNotFound(f"{self.path}: no signature {name!r}; it has {known}") from None
 
-    def exported(self, name: str = "predict") -> jax.export.Exported:
-        """The program. `.call(weights, inputs)` takes and gives dicts by name; see load_weights."""
+    def exported(self, name: str = "predict", batch: int = ANY_BATCH) -> jax.export.Exported:
+        """The program. `.call(weights, inputs)` takes and gives dicts by name; see load_weights.
+
+        batch: of a signature with fixed batches the one that is meant. BundleNotFound where there is none for it.
+        """
         signature = self.signature(name)
-        data = self.read(signature.program)
+        if batch not in signature.programs:
+            has = ", ".join(map(str, signature.batches)) or "any batch in one program"
+            asked = f"batch {batch}" if batch != ANY_BATCH else "any batch"
+            raise BundleNotFound(f"{self.path}: no program of {name!r} for {asked}; it has {has}")
+        data = self.read(signature.programs[batch])
         try:
             exported = jax.export.deserialize(bytearray(data))
             # Parses the StableHLO inside, which `deserialize` leaves to the first compile.
@@ -125,8 +132,12 @@ class Bundle:
         # The format has no error type of its own: flatbuffers, MLIR and jax raise what they like.
         except Exception as error:
             raise self._unreadable(error) from error
-        _check_against_manifest(exported, self.manifest, signature, self.path / MANIFEST)
+        _check_against_manifest(exported, self.manifest, signature.at_batch(batch), self.path / MANIFEST)
         return exported
+
+    def programs(self, name: str = "predict") -> dict[int, jax.export.Exported]:
+        """All programs of a signature by the batch each is for; the one of ANY_BATCH takes any."""
+        return {batch: self.exported(name, batch) for batch in self.signature(name).programs}
 
     def _unreadable(self, error: Exception) -> BundleError:
         lines = str(error).strip().splitlines() or [type(error).__name__]

@@ -28,7 +28,7 @@ def _lines(bundle: Bundle) -> Iterator[str]:
         for kind, tensors in (("takes", signature.inputs), ("gives", signature.outputs)):
             for tensor in tensors:
                 yield f"  {kind}      {tensor}"
-        yield f"  batch      {signature.batch_symbol}: any number of rows{_alike(signature)}"
+        yield f"  batch      {signature.batch_symbol}: any number of rows{_in_batches(signature)}{_alike(signature)}"
         if signature.loss:
             yield "  loss       one number for the batch: no server serves it"
         if signature.vjp_order:
@@ -73,6 +73,14 @@ def _lines(bundle: Bundle) -> Iterator[str]:
     for signature in m.signatures.values():
         if signature.loss or signature.vjp_order:
             yield "in Python    " + _loaded_call(bundle, signature)
+
+
+def _in_batches(signature: Signature) -> str:
+    if not signature.batches:
+        return ""
+    return (
+        f", run as {', '.join(map(str, signature.batches))}: padded to the next, and split over the largest"
+    )
 
 
 def _alike(signature: Signature) -> str:
@@ -156,8 +164,8 @@ def _loads(manifest: Manifest) -> dict[str, Any]:
 
 
 def program_text(bundle: Bundle, signature: str) -> tuple[str, str]:
-    """(the program as StableHLO text, one line of operation counts)."""
-    exported = bundle.exported(signature)
+    """(the program as StableHLO text, one line of operation counts); of several the one for the largest batch."""
+    exported = bundle.exported(signature, max(bundle.signature(signature).programs))
     counts = operation_counts(exported)
     line = ", ".join(f"{name.removeprefix('stablehlo.')} {count}" for name, count in counts.most_common())
     return exported.mlir_module(), f"{sum(counts.values())} operations: {line}"

@@ -9,6 +9,7 @@ import jax
 import jax.export
 import numpy as np
 
+from converters.batch_proof import fixed_outputs, prove_batches
 from converters.dims import all_hold, symbols
 from converters.errors import BadSpec, ExportRefused
 from converters.formats import ProvenSignature
@@ -20,7 +21,7 @@ from converters.gradient_proof import (
     serialize,
 )
 from converters.lint.findings import Findings
-from converters.manifest import ANY_BATCH, SequenceSpec, Signature, TensorInfo, combinations
+from converters.manifest import ANY_BATCH, SequenceSpec, Signature, TensorInfo, at_batch, combinations
 from converters.program import as_program, as_source, constants, export_program
 from converters.proof import (
     OTHER_BATCHES,
@@ -35,6 +36,7 @@ from converters.sequence_proof import Padding, prove_sequence
 from converters.spec import (
     SignatureSpec,
     free_symbols,
+    parse_batches,
     parse_example,
     parse_inputs,
     parse_pad,
@@ -87,17 +89,27 @@ def draft_signature(
         raise BadSpec("loss: it has a sequence too; no row is padded for a loss: fix the length")
     symbol, tensors = parse_inputs(spec.inputs, sequence, further, spec.example)
     free = free_symbols(tensors, symbol, sequence)
+    other = "loss=" if spec.loss else "vjp_order=" if order else ""
+    batches = parse_batches(spec.fixed_batches, free, sequence, other)
     sizes = parse_sizes(spec.sizes, free, further, sequence)
     rows, fill = parse_example(tensors, spec.example, sequence), parse_pad(tensors, spec.pad or {})
     program = as_program(spec.fn, weights.rebuild, outputs)
     constraints = (*further, *(() if sequence is None else (f"{sequence.symbol} <= {sequence.most}",)))
-    exported = _exported(program, weights.arrays, tensors, target, constraints, sequence, findings)
-    shapes = (
-        loss_outputs(exported, outputs)
-        if spec.loss
-        else batch_outputs(exported, outputs, symbol, sequence and sequence.symbol, free)
-    )
-    _lint_constants(exported, findings)
+    offer = "" if batches or spec.loss or (free and sequence is None) else _cure(sequence)
+    exported = {
+        batch: _exported(
+            program, weights.arrays, at_batch(tensors, batch), target, constraints, offer, findings
+        )
+        for batch in batches or (ANY_BATCH,)
+    }
+    if spec.loss:
+        shapes = loss_outputs(exported[ANY_BATCH], outputs)
+    elif batches:
+        shapes = fixed_outputs(exported, outputs, symbol)
+    else:
+        shapes = batch_outputs(exported[ANY_BATCH], outputs, symbol, sequence and sequence.symbol, free)
+    for each in exported.values():
+        _lint_constants(each, findings)
     limits = _bounds(free, tensors, shapes, constraints)
     cases = combinations(sizes, further) if sizes or not free else tried(rows.sizes, limits, further)
     if not all_hold(further, rows.sizes):
@@ -106,7 +118,9 @@ def draft_signature(
 
     def proven(case: Mapping[str, int], others: Sequence[int]) -> Proof:
         given = rows.at_sizes(case) if case else rows
-        facts = (source, exported, weights.arrays, given, target.here, target.precision)
+        if batches:
+            return prove_batches(source, exported, weights.arrays, given, target.here, target.precision, fill)
+        facts = (source, exported[ANY_BATCH], weights.arrays, given, target.here, target.precision)
         if sequence is None:
             return prove(*facts, fill, others=others, along_batch=findings.along_batch, loss=spec.loss)
         along = frozenset(name for name, shape in shapes.items() if sequence.symbol in shape)
@@ -119,7 +133,7 @@ def draft_signature(
         if error.code == "JP106":  # or does it differ from itself?
             check_repeats(source, as_source(spec.fn, weights.params, outputs), rows.batch(1))
         raise
-    data = serialize(exported, order)
+    data = {batch: serialize(each, order) for batch, each in exported.items()}
     signature = Signature(
         name=name,
         inputs=tensors,
@@ -127,11 +141,12 @@ def draft_signature(
         batch_symbol=symbol,
         constraints=constraints,
         pad=fill,
-        program_sha256=hashlib.sha256(data).hexdigest(),
+        program_sha256=_digest(data),
         sequence=sequence,
         rows=proof.rows,
         sizes=sizes,
         bounds=limits,
+        batches=batches,
         loss=spec.loss,
         vjp_order=order,
     )
@@ -139,12 +154,26 @@ def draft_signature(
     if order:
         check_differentiable(signature, weights.arrays)
         here = (rows, target.here, target.precision)
-        gradient = prove_gradients(program, data, signature, weights.arrays, *here)
-    return Draft(
-        ProvenSignature(signature, program, {ANY_BATCH: exported}, proof),
-        {ANY_BATCH: data},
-        gradient,
-    )
+        gradient = prove_gradients(program, data[ANY_BATCH], signature, weights.arrays, *here)
+    return Draft(ProvenSignature(signature, program, exported, proof), data, gradient)
+
+
+def _digest(programs: Mapping[int, bytes]) -> str:
+    """Of the program; of several that of a line for each, with its batch and its own digest."""
+    digests = {batch: hashlib.sha256(data).hexdigest() for batch, data in programs.items()}
+    if ANY_BATCH in digests:
+        return digests[ANY_BATCH]
+    lines = "".join(f"{batch} {digest}\n" for batch, digest in sorted(digests.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _cure(sequence: SequenceSpec | None) -> str:
+    """What helps a function that bears no symbol as its size."""
+    if sequence is not None:
+        return (
+            f"where the length cannot be a symbol, fix it: a number for {sequence.symbol!r}, and no sequence="
+        )
+    return "or have a program for each of a few batches, with --fixed-batch 1,2,4,8 or fixed_batches=(1, 2, 4, 8)"
 
 
 def _bounds(
@@ -165,18 +194,16 @@ def _exported(
     tensors: tuple[TensorInfo, ...],
     target: Target,
     constraints: tuple[str, ...],
-    sequence: SequenceSpec | None,
+    offer: str,
     findings: Findings,
 ) -> jax.export.Exported:
+    """offer: what else helps where a size cannot be a symbol."""
     try:
         return export_program(program, weights, tensors, target.platforms, constraints, findings)
     except ExportRefused as error:
-        if sequence is None or error.code not in ("JP104", "JP105"):
+        if not offer or error.code not in ("JP104", "JP105"):
             raise
-        cure = (
-            f"where the length cannot be a symbol, fix it: a number for {sequence.symbol!r}, and no sequence="
-        )
-        raise ExportRefused(f"{error.what}; {cure}", error.code) from error
+        raise ExportRefused(f"{error.what}; {offer}", error.code) from error
 
 
 def _outputs(proof: Proof, shapes: Mapping[str, tuple[Any, ...]]) -> tuple[TensorInfo, ...]:

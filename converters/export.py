@@ -54,6 +54,7 @@ def export_bundle(
     pad: Mapping[str, float] | None = None,
     constraints: Sequence[str] | None = None,
     sizes: Mapping[str, Sequence[int]] | None = None,
+    fixed_batches: Sequence[int] | None = None,
     signatures: Mapping[str, SignatureSpec] | None = None,
     formats: Formats | Sequence[str] = (),
     allow: Mapping[str, str] | None = None,
@@ -72,7 +73,8 @@ def export_bundle(
     input along it, as a mask: the proof varies lengths. pad: the value it pads an input with, 0 if not here.
     constraints: what holds of further symbols in the inputs' shapes, as ("k >= 2", "t <= 256"). sizes: of each of them
     what a server compiles, as {"k": (2, 4, 8)}; it does not serve such a function without, as it never compiles for a
-    request.
+    request. fixed_batches: for a function that needs its batch as a number: one program for each of these, as (1, 2, 4, 8),
+    instead of one for any; rows between them are padded to the next, and more than the largest are split.
     signatures: several functions of the same params, by the name that a client asks for, each with what it takes and
     gives: SignatureSpec(fn, inputs=..., outputs=..., example=...); then nothing of that stands beside it. One function
     alone is the signature "predict", which is also what a client gets that names none.
@@ -99,6 +101,7 @@ def export_bundle(
         "pad": pad,
         "constraints": constraints,
         "sizes": sizes,
+        "fixed_batches": fixed_batches,
     }
     given = _alone(alone) if signatures is None else _several(signatures, alone)
     check_order(vjp_order)

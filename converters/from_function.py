@@ -3,7 +3,7 @@
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ class FunctionExport:
     """fn: "package.module:name". params: the checkpoint's folder. The bundle is <root>/models/<name>/<version>.
 
     allow: reason by code of a rule of docs/lint.md. formats, weights_dtype, calling_convention, vjp_order: as in
-    export_bundle.
+    export_bundle. fixed_batches: the same, of every signature but losses; None leaves what each declares.
     """
 
     root: Path
@@ -37,6 +37,7 @@ class FunctionExport:
     weights_dtype: str | None = None
     calling_convention: int | None = None
     vjp_order: int = 0
+    fixed_batches: Sequence[int] | None = None
 
 
 def export_function(settings: FunctionExport, say: Callable[[str], None] = print) -> Path:
@@ -49,13 +50,18 @@ def export_function(settings: FunctionExport, say: Callable[[str], None] = print
         )
     parse_version_name(settings.version)
     spec = load_spec(settings.fn)
-    signatures = spec.signatures
+    signatures = (
+        {SIGNATURE: spec.signatures} if isinstance(spec.signatures, SignatureSpec) else spec.signatures
+    )
+    if settings.fixed_batches is not None:
+        fixed = settings.fixed_batches
+        signatures = {n: s if s.loss else replace(s, fixed_batches=fixed) for n, s in signatures.items()}
     params = _params(spec, settings)
     say(f"exporting {settings.fn} for {', '.join(settings.platforms)}")
     return export_bundle(
         settings.root / "models" / settings.name / settings.version,
         params=params,
-        signatures={SIGNATURE: signatures} if isinstance(signatures, SignatureSpec) else signatures,
+        signatures=signatures,
         platforms=settings.platforms,
         usage=spec.usage,
         allow=settings.allow,

@@ -20,7 +20,7 @@ from converters.formats import Formats, all_written
 from converters.manifest import SequenceSpec
 from converters.program import Program
 from converters.publish import find_or_publish, storage_errors
-from converters.spec import TensorSpec
+from converters.spec import TensorSpec, parse_batches
 from converters.weights import flatten_params
 from train_job.checkpoints import StepInfo, choose_step, load_params
 from train_job.errors import EnvironmentUnfit
@@ -39,9 +39,9 @@ class RunExport:
     """Which checkpoint becomes which bundle. `step` is "latest", "best" or a number; `name` None takes the run's.
 
     dynamic_length: each request chooses the length of its sequences. skip_existing: a version that was made of the
-    same checkpoint, for the same platforms, lengths, dtype of weights and formats with their options, by the same JAX, is as
-    good as a new one. origin: what the provenance says beside the checkpoint. allow, formats, weights_dtype,
-    calling_convention, accept, vjp_order: as in export_bundle.
+    same checkpoint, for the same platforms, lengths, batches, dtype of weights and formats with their options, by the same
+    JAX, is as good as a new one. origin: what the provenance says beside the checkpoint. allow, formats, weights_dtype,
+    fixed_batches, calling_convention, accept, vjp_order: as in export_bundle.
     """
 
     root: Path
@@ -60,6 +60,7 @@ class RunExport:
     origin: Mapping[str, Any] = field(default_factory=dict)
     accept: Accept | None = None
     vjp_order: int = 0
+    fixed_batches: Sequence[int] | None = None
 
 
 def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple[Path, bool]:
@@ -115,6 +116,7 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple
             calling_convention=settings.calling_convention,
             accept=settings.accept,
             vjp_order=settings.vjp_order,
+            fixed_batches=settings.fixed_batches,
         )
 
     if not settings.skip_existing:
@@ -165,7 +167,7 @@ def _alike(
     """The highest whole version that an export with these settings would only repeat."""
     wanted = (
         set(settings.platforms), jax.__version__, installed("jaxlib"), sequence, settings.weights_dtype,
-        settings.vjp_order,
+        settings.vjp_order, parse_batches(settings.fixed_batches),
     )  # fmt: skip
     with storage_errors(model_dir):
         versions = list_versions(model_dir)
@@ -178,6 +180,7 @@ def _alike(
                 set(manifest.platforms), manifest.jax_version, manifest.jaxlib_version,
                 signature and signature.sequence, manifest.stored_weights and manifest.stored_weights.dtype,
                 signature and signature.vjp_order,
+                signature and signature.batches,
             )  # fmt: skip
             granted = manifest.allowed.items() <= settings.allow.items()
             called = settings.calling_convention in (None, manifest.calling_convention)

@@ -24,7 +24,7 @@ from converters.dims import size as size_of
 from converters.errors import BadInput, NoGradient, PlatformMissing
 from converters.gradient import differentiable
 from converters.manifest import Manifest, TensorInfo
-from converters.run import Run, compiled_runner
+from converters.run import Run, calling, program_runner
 
 DEFAULT_SIGNATURE = "predict"
 WIDE = frozenset({"int64", "uint64", "float64", "complex128"})
@@ -95,7 +95,7 @@ class LoadedSignature:
 
     def __init__(self, loaded: LoadedBundle, name: str) -> None:
         self.signature = loaded.bundle.signature(name)
-        self.exported = loaded.bundle.exported(name)
+        self._programs = loaded.bundle.programs(name)
         self._loaded = loaded
         self._where = f"{loaded.bundle.path} {name}"
         dtypes = (
@@ -144,7 +144,12 @@ class LoadedSignature:
 
     @cached_property
     def _function(self) -> Any:
-        return differentiable(self.exported, self.signature.vjp_order, self._no_gradient, self._explained)
+        order = self.signature.vjp_order
+        calls = {
+            batch: differentiable(exported, order, self._no_gradient, self._explained)
+            for batch, exported in self._programs.items()
+        }
+        return calling(calls, self.signature.pad)
 
     def _no_gradient(self) -> NoGradient:
         has = self.signature.vjp_order
@@ -176,7 +181,7 @@ class LoadedSignature:
 
     @cached_property
     def _run(self) -> Run:
-        return compiled_runner(self.exported, self._loaded.on_device)
+        return program_runner(self._programs, self._loaded.on_device, self.signature.pad)
 
     def _check(self, inputs: Mapping[str, Any]) -> None:
         """BadInput for names, dtypes and shapes that are not the signature's."""

@@ -31,6 +31,8 @@ MOST_LENGTHS = 5
 SHORTEST_LENGTH = 8
 # Programs that a server compiles for one signature: its sizes, each at all of its lengths.
 MOST_LANES = 16
+# Batches that one signature may be exported for, each with a program of its own.
+MOST_BATCHES = 16
 # Why a server refuses a signature with further symbols that says nothing of them.
 UNSIZED = "a server compiles every size before a request comes; export with sizes={...} for these symbols"
 
@@ -74,6 +76,11 @@ def combinations(
     return tuple(each for each in chosen if all_hold(constraints, each))
 
 
+def at_batch(tensors: tuple[TensorInfo, ...], batch: int) -> tuple[TensorInfo, ...]:
+    """The same with `batch` rows; of ANY_BATCH as they are."""
+    return tensors if batch == ANY_BATCH else tuple(replace(t, shape=(batch, *t.shape[1:])) for t in tensors)
+
+
 @dataclass(frozen=True)
 class Signature:
     """One callable program of the bundle; `pad` has the value that fills a bucket, per input.
@@ -81,7 +88,7 @@ class Signature:
     sequence: the dimension behind the batch whose length a request chooses; None where there is none. rows: how alike a
     row was found among others: "bitwise" or "tolerance"; "" where that was not recorded. sizes: what a server compiles of
     the further symbols. bounds: what the further symbols, and dimensions made of them, are proven to lie between, with
-    None for no bound.
+    None for no bound. batches: the only batches that it has programs for, ascending; of none one program takes any.
     loss: it gives one number for the whole batch, for training: no server serves it. vjp_order: how often the program
     can be differentiated backwards.
     """
@@ -99,6 +106,7 @@ class Signature:
     bounds: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
     loss: bool = False
     vjp_order: int = 0
+    batches: tuple[int, ...] = ()
 
     @property
     def free(self) -> frozenset[str]:
@@ -148,15 +156,16 @@ class Signature:
 
         return replace(self, inputs=fixed(self.inputs), outputs=fixed(self.outputs), sequence=None)
 
-    @property
-    def program(self) -> str:
-        """Path of the program inside the bundle."""
-        return f"programs/{self.name}.jaxexport"
+    def at_batch(self, batch: int) -> "Signature":
+        """The same with `batch` rows, as a program has it that is for no others; ANY_BATCH leaves it as it is."""
+        return replace(self, inputs=at_batch(self.inputs, batch), outputs=at_batch(self.outputs, batch))
 
     @property
     def programs(self) -> Mapping[int, str]:
         """Paths of all programs inside the bundle, by the batch each is for."""
-        return {ANY_BATCH: self.program}
+        if not self.batches:
+            return {ANY_BATCH: f"programs/{self.name}.jaxexport"}
+        return {batch: f"programs/{self.name}.b{batch}.jaxexport" for batch in self.batches}
 
     @property
     def golden(self) -> str:
@@ -246,7 +255,7 @@ class Manifest:
     def to_json(self) -> str:
         fields = {"schema_version": self.schema_version, **asdict(self)}
         for signature in fields["signatures"].values():
-            for key in ("sequence", "rows", "sizes", "bounds", "loss", "vjp_order"):
+            for key in ("sequence", "rows", "sizes", "bounds", "loss", "vjp_order", "batches"):
                 if not signature[key]:  # as readers know it that have never heard of one
                     del signature[key]
         for key in ("formats", "allowed", "stored_weights"):
@@ -279,6 +288,7 @@ class Manifest:
                 dict(s.pad),
                 s.sequence and asdict(s.sequence),
                 *([s.sizes] if s.sizes else ()),
+                *([s.batches] if s.batches else ()),
             )
             for name, s in sorted(self.signatures.items())
         }
@@ -380,9 +390,20 @@ def _signature(raw: dict[str, Any]) -> Signature:
     fields = {**raw, **tensors, "constraints": tuple(raw["constraints"]), "sequence": sequence}
     for name in ("sizes", "bounds"):
         fields[name] = {key: tuple(value) for key, value in raw.get(name, {}).items()}
+    fields["batches"] = _batches(raw.get("batches", ()))
     signature = Signature(**fields)
     _check_dimensions(signature)
+    if signature.batches and (signature.sequence is not None or signature.free or loss or order):
+        raise ValueError("batches beside a sequence, further symbols, a loss or gradients")
     return signature
+
+
+def _batches(raw: Any) -> tuple[int, ...]:
+    batches = tuple(raw)
+    whole = all(isinstance(n, int) and not isinstance(n, bool) and 1 <= n <= LARGEST_SIZE for n in batches)
+    if not whole or list(batches) != sorted(set(batches)) or len(batches) > MOST_BATCHES:
+        raise ValueError(f"the batches {str(batches)[:40]}")
+    return batches
 
 
 def _check_dimensions(signature: Signature) -> None:

@@ -205,12 +205,7 @@ def batch_outputs(
     avals = jax.tree.unflatten(exported.out_tree, exported.out_avals)
     shapes = {}
     for name in names:
-        if jax.numpy.issubdtype(avals[name].dtype, jax.dtypes.extended):
-            raise refusal("JP111", f"output {name!r} is of {avals[name].dtype}, which no client can read")
-        try:
-            whole_bytes(f"output {name!r}", np.dtype(avals[name].dtype))
-        except BadSpec as error:
-            raise refusal("JP111", str(error)) from None
+        readable(name, avals[name].dtype)
         shape = tuple(int(d) if isinstance(d, int) else str(d) for d in avals[name].shape)
         if not shape or shape[0] != symbol or any(symbol in symbols(size) for size in shape[1:]):
             raise refusal(
@@ -227,3 +222,13 @@ def batch_outputs(
             )
         shapes[name] = shape
     return shapes
+
+
+def readable(name: str, dtype: Any) -> None:
+    """ExportRefused for an output of a dtype that no client can read."""
+    if jax.numpy.issubdtype(dtype, jax.dtypes.extended):
+        raise refusal("JP111", f"output {name!r} is of {dtype}, which no client can read")
+    try:
+        whole_bytes(f"output {name!r}", np.dtype(dtype))
+    except BadSpec as error:
+        raise refusal("JP111", str(error)) from None

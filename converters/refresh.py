@@ -19,8 +19,8 @@ from converters.bundle import MANIFEST, MODEL_NAME, Bundle, open_bundle
 from converters.draft import Draft
 from converters.errors import BadSpec, GoldenMismatch
 from converters.export import local_platform
-from converters.manifest import ANY_BATCH, Manifest, Signature
-from converters.run import compiled_runner
+from converters.manifest import Manifest, Signature
+from converters.run import program_runner
 
 MODELS = "models"
 ROOT_ABOVE = 2  # ROOT/models/NAME/VERSION
@@ -86,6 +86,7 @@ def refresh(path: Path | str, root: Path | None = None, say: Callable[[str], Non
         allow=old.manifest.allowed,
         formats=_formats(old.manifest),
         weights_dtype=stored and stored.dtype,
+        fixed_batches=next((s.batches for s in old.manifest.signatures.values() if s.batches), None),
         origin={"refreshes": _named(old)},
         accept=lambda drafts, weights: shares.extend(_shares(old, drafts, weights)),
     )
@@ -135,7 +136,7 @@ def _shares(old: Bundle, drafts: Sequence[Draft], weights: Mapping[str, np.ndarr
     on_device = jax.device_put(dict(weights))
     for name, signature in old.manifest.signatures.items():
         _require_same(old, signature, made[name].signature if name in made else None)
-        run = compiled_runner(made[name].proven.exported[ANY_BATCH], on_device)
+        run = program_runner(made[name].proven.exported, on_device, signature.pad)
         for golden in old.goldens(name):
             yield old.check_golden(name, golden, run(golden.inputs), local_platform())
 

@@ -13,7 +13,7 @@ import numpy as np
 from converters.errors import GoldenMismatch
 from converters.golden import Golden, check_outputs, is_exact
 from converters.lint.rules import refusal
-from converters.manifest import ROWS, Tolerance
+from converters.manifest import ANY_BATCH, ROWS, Tolerance
 from converters.run import Run
 
 PADDED_BATCH = 7
@@ -37,31 +37,33 @@ def check_rows(
     *,
     along_batch: bool = False,
     large: int = LARGE_BATCH,
+    batch: int = ANY_BATCH,
 ) -> str:
     """BITWISE where no stranger changed a bit of the golden rows at the same places, else TOLERANCE.
 
     pad: what a server fills a batch with, by input. along_batch: the program does something along its batch. large: the
-    batch that stands for those that the goldens are not of, as `large_batch` chooses it.
+    batch that stands for those that the goldens are not of, as `large_batch` chooses it. batch: the only one that the
+    program is for, at least as many as the golden's; `run` fills up to it. Of ANY_BATCH several are tried.
     ExportRefused where a row's answer changes with its place (JP108) or with what stands before or after it (JP107).
     """
-    proof = _Rows(run, golden, tolerances)
+    padded = batch or PADDED_BATCH
+    proof = _Rows(run, golden, tolerances, padded)
     proof.alone()
     bitwise = True
     fills = {name: _fills((pad or {}).get(name, 0)) for name in golden.inputs}
-    for start in (0, PADDED_BATCH - golden.batch):
+    for start in (0, padded - golden.batch):
         first: dict[str, np.ndarray] | None = None
         for kind in next(iter(fills.values())):
-            others = {name: fills[name][kind](a, PADDED_BATCH) for name, a in golden.inputs.items()}
+            others = {name: fills[name][kind](a, padded) for name, a in golden.inputs.items()}
             side = "after" if start == 0 else "before"
             got = proof.among(others, (start,), f"with {kind} rows {side} them")
             first = first or got
             bitwise = bitwise and all(got[name].tobytes() == first[name].tobytes() for name in got)
-    for size in (large, *(LARGER_BATCHES if along_batch else ())):
+    for size in (batch,) if batch else (large, *(LARGER_BATCHES if along_batch else ())):
         copies = {name: np.resize(a, (size, *a.shape[1:])) for name, a in golden.inputs.items()}
         proof.among(copies, range(0, size - golden.batch + 1, golden.batch), f"{size} copies of them")
         mixed = {name: _mixed(a, size, fills[name]) for name, a in golden.inputs.items()}
-        places = (1, size // 2, size - golden.batch)
-        proof.among(mixed, places, f"among {size} strange rows")
+        proof.among(mixed, _apart(size, golden.batch), f"among {size} strange rows")
     return BITWISE if bitwise else TOLERANCE
 
 
@@ -75,8 +77,8 @@ def large_batch(working_bytes: Callable[[int], int]) -> int:
 
 
 class _Rows:
-    def __init__(self, run: Run, golden: Golden, tolerances: Mapping[str, Tolerance]) -> None:
-        self._run, self._golden, self._tolerances = run, golden, tolerances
+    def __init__(self, run: Run, golden: Golden, tolerances: Mapping[str, Tolerance], padded: int) -> None:
+        self._run, self._golden, self._tolerances, self._padded = run, golden, tolerances, padded
 
     def alone(self) -> None:
         """Each row is a batch of its own."""
@@ -108,14 +110,23 @@ class _Rows:
 
     def _depends_on_place(self) -> bool:
         """Among copies of itself a row meets nobody else, and can only differ by where it stands."""
-        one = {name: np.repeat(array[:1], PADDED_BATCH, 0) for name, array in self._golden.inputs.items()}
+        one = {name: np.repeat(array[:1], self._padded, 0) for name, array in self._golden.inputs.items()}
         outputs = self._run(one)
-        want = {name: np.repeat(value[:1], PADDED_BATCH, 0) for name, value in outputs.items()}
+        want = {name: np.repeat(value[:1], self._padded, 0) for name, value in outputs.items()}
         try:
             check_outputs(outputs, want, self._tolerances, "")
         except GoldenMismatch:
             return True
         return False
+
+
+def _apart(size: int, rows: int) -> list[int]:
+    """Where `rows` stand in a batch of `size` without touching: second, in the middle, last, as far as there is room."""
+    places: list[int] = []
+    for place in (1, size // 2, size - rows):
+        if place <= size - rows and (not places or place >= places[-1] + rows):
+            places.append(place)
+    return places or [0]
 
 
 def _fills(pad: float) -> dict[str, Fill]:

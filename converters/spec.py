@@ -14,7 +14,7 @@ import numpy as np
 from converters.dims import constraint_symbols, symbols
 from converters.dims import size as size_of
 from converters.errors import BadSpec
-from converters.manifest import MOST_LANES, SequenceSpec, TensorInfo, combinations
+from converters.manifest import MOST_BATCHES, MOST_LANES, SequenceSpec, TensorInfo, combinations
 
 PLACEHOLDER = re.compile(r"\.\.\.|\b_\b")
 
@@ -53,6 +53,7 @@ class SignatureSpec:
     sizes: Mapping[str, Sequence[int]] | None = None
     loss: bool = False
     vjp_order: int | None = None
+    fixed_batches: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -199,6 +200,40 @@ def parse_sizes(
     if not 1 <= lanes <= MOST_LANES:
         raise BadSpec(
             f"sizes: they make {lanes} programs to compile under {list(constraints)}; 1 to {MOST_LANES} are served"
+        )
+    return found
+
+
+def parse_batches(
+    batches: Sequence[int] | None,
+    free: Sequence[str] = (),
+    sequence: SequenceSpec | None = None,
+    other: str = "",
+) -> tuple[int, ...]:
+    """The only batches that a function is exported for, ascending; none of it takes any. other: what else is declared that
+    needs any batch. BadSpec.
+    """
+    if batches is None:
+        return ()
+    if not batches or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in batches):
+        raise BadSpec(
+            f"fixed_batches: {list(batches)}; some numbers of rows from 1 are needed, as (1, 2, 4, 8)"
+        )
+    found = tuple(sorted(set(batches)))
+    if len(found) > MOST_BATCHES:
+        raise BadSpec(
+            f"fixed_batches: {len(found)} of them, each a program to compile; at most {MOST_BATCHES} are served"
+        )
+    beside = ["sequence="] * (sequence is not None) + [f"the symbol {name!r}" for name in free]
+    if beside:
+        raise BadSpec(
+            f"fixed_batches: {', '.join(map(str, found))} beside {beside[0]}; where batches are fixed all sizes have to "
+            "be: give numbers for the others, or leave fixed_batches out"
+        )
+    if other:
+        raise BadSpec(
+            f"fixed_batches: {', '.join(map(str, found))} beside {other}, which needs one program for any batch; leave one of "
+            "the two out"
         )
     return found
 

@@ -31,7 +31,7 @@ def entry_name(manifest: Manifest, signature: Signature, max_batch: int) -> str:
         signature.program_sha256,
         [asdict(tensor) for tensor in (*signature.inputs, *signature.outputs)],
         [(weight.name, weight.dtype, weight.shape) for weight in manifest.weights],
-        max_batch,
+        list(signature.batches) or max_batch,
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 

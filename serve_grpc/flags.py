@@ -132,7 +132,7 @@ def _add_limits(flag: Callable[..., Any]) -> None:
         type=int,
         default=BatchSettings.max_batch,
         metavar="ROWS",
-        help="rows of the largest bucket",
+        help="rows of the largest bucket, where a version has no batches of its own",
     )
     flag(
         "--max-delay",

@@ -77,9 +77,11 @@ class Memory:
         for signature in manifest.signatures.values():
             for fixed in signature.compiled:
                 moved = _row_bytes(fixed.inputs) + _row_bytes(fixed.outputs)
-                run = max(run, moved * self._max_batch * (BATCHES + ESTIMATED_TEMPORARIES))
+                largest = max(fixed.batches, default=self._max_batch)
+                run = max(run, moved * largest * (BATCHES + ESTIMATED_TEMPORARIES))
                 # Buckets are powers of two: together they have less than twice the rows of the largest.
-                buffers += _row_bytes(fixed.inputs) * self._max_batch * 2 * BUFFERS_PER_BUCKET
+                together = sum(fixed.batches) or 2 * largest
+                buffers += _row_bytes(fixed.inputs) * together * BUFFERS_PER_BUCKET
         return Need(weights, run if known is None else known, buffers, weights, known is not None)
 
     def learn(self, version: LoadedVersion) -> None:

@@ -15,7 +15,7 @@ import jax
 from converters.bundle import Bundle, list_models, list_versions, read_manifest
 from converters.errors import BundleError
 from converters.golden import Golden
-from converters.manifest import UNSIZED, Signature
+from converters.manifest import ANY_BATCH, UNSIZED, Signature
 from serve_grpc.batcher import Account, Batcher
 from serve_grpc.buckets import BucketChoice, candidates, still_climbing, worth_using
 from serve_grpc.cache import CompileCache, Entry
@@ -251,7 +251,7 @@ class Loader:
         measured = self._climb(bundle, signature, program, goldens[0])
         self.compiled[model] += len(measured)
         self._metrics.cache_misses.inc(len(measured))
-        used = worth_using(measured)
+        used = dict(measured) if signature.batches else worth_using(measured)
         if longer is not None and not worth_a_lane(used, longer):
             used = {}
         program.keep(used)
@@ -266,14 +266,18 @@ class Loader:
     def _climb(
         self, bundle: Bundle, signature: Signature, program: Program, golden: Golden
     ) -> dict[int, float]:
-        """Compiles and times one bucket after the other while that pays; the seconds of all of them."""
-        exported = bundle.exported(signature.name)
-        compile_bucket = compiler(exported, signature, program.weights, self._device)
+        """Compiles and times one bucket after the other while that pays, or those that there is a program for; the seconds
+        of all of them.
+        """
+        compilers = {
+            batch: compiler(exported, signature, program.weights, self._device)
+            for batch, exported in bundle.programs(signature.name).items()
+        }
         seconds: dict[int, float] = {}
-        for bucket in candidates(self._batch.max_batch):
-            program.add(bucket, compile_bucket(bucket))
+        for bucket in signature.batches or candidates(self._batch.max_batch):
+            program.add(bucket, compilers[bucket if signature.batches else ANY_BATCH](bucket))
             time_all(program, golden, seconds, self._beside_requests)
-            if not still_climbing(seconds):
+            if not signature.batches and not still_climbing(seconds):
                 break
         for _ in range(LAST_ROUNDS if self._publish is None else LAST_ROUNDS_TO_PUBLISH):
             time_all(program, golden, seconds, self._beside_requests)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import jax
 import jax.export
@@ -24,6 +23,7 @@ from converters.errors import GoldenMismatch, PlatformMissing
 from converters.golden import Golden, worst_error
 from converters.manifest import Manifest, Signature, Tolerance
 from converters.program import Program
+from converters.run import calling
 
 EXACT = Tolerance(0.0, 0.0, 0.0)
 WARM_CALLS = 3
@@ -111,11 +111,12 @@ def _ways(
     """Those that can be run, and those that cannot, with the reason."""
     weights = jax.device_put(bundle.load_weights())
     start = time.perf_counter()
-    exported = bundle.exported(signature.name)
+    programs = bundle.programs(signature.name)
+    program = calling({batch: exported.call for batch, exported in programs.items()}, signature.pad)
     load_s = time.perf_counter() - start
-    function, named = _function(bundle, signature, asked, weights, platform, exported)
+    function, named = _function(bundle, signature, asked, weights, platform, program)
     say(f"jit and AOT are of {named}")
-    ways, absent = list(jax_ways(function, named, exported, load_s, weights, batches)), []
+    ways, absent = list(jax_ways(function, named, program, load_s, weights, batches)), []
     try:
         saved = open_saved_model(bundle, signature, batches, asked.tensorflow_python)
         try:
@@ -137,7 +138,7 @@ def _function(
     asked: Asked,
     weights: Mapping[str, jax.Array],
     platform: str,
-    exported: jax.export.Exported,
+    exported: Program,
 ) -> tuple[Program, str]:
     """What jit and AOT compile, and its name."""
     try:
@@ -145,8 +146,7 @@ def _function(
             raise NoSource("--no-source was given")
         return find_source(bundle, signature.name, weights, platform)
     except NoSource as reason:
-        program: Any = exported.call
-        return program, f"the exported program, as the source is not here ({reason})"
+        return exported, f"the exported program, as the source is not here ({reason})"
 
 
 def _differences(

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import jax
-import jax.export
 import numpy as np
 
 from converters.golden import Golden
@@ -86,7 +85,7 @@ class InProcess:
 def jax_ways(
     function: Program,
     named: str,
-    exported: jax.export.Exported,
+    exported: Program,
     load_s: float,
     weights: Any,
     batches: Mapping[int, Arrays],
@@ -95,10 +94,10 @@ def jax_ways(
     jitted = _fresh(function)
     yield InProcess("jit", f"jax.jit of {named}", lambda _w, _i: jitted, weights, batches)
     yield InProcess("AOT", f"lower().compile() of {named}", _compiled(_fresh(function)), weights, batches)
-    program = _compiled(_fresh(exported.call))
+    program = _compiled(_fresh(exported))
     yield InProcess("export", "the deserialized program, compiled", program, weights, batches, load_s)
     eager = "Exported.call of the deserialized program, which nobody has compiled"
-    yield InProcess("eager", eager, lambda _w, _i: exported.call, weights, batches, load_s)
+    yield InProcess("eager", eager, lambda _w, _i: exported, weights, batches, load_s)
 
 
 def _fresh(function: Call) -> Any:

@@ -10,6 +10,7 @@ from converters.errors import BadSpec
 from converters.export import PLATFORMS, parse_version_name
 from converters.fewer_bits import STORED, parse_weights_dtype
 from converters.lint import parse_allowed
+from converters.spec import parse_batches
 from jaxport.commands.export_formats import add_format_flags, asked_formats, format_lines
 
 # Flags of a run's export alone, with what they are when they are not given.
@@ -47,6 +48,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="JP1xx=REASON",
         help="let a rule of docs/lint.md find something, and record why that is right here; repeatable",
     )
+    flag(
+        "--fixed-batch",
+        metavar="N,N",
+        help="a program for each of these batches, as 1,2,4,8, for a model that cannot be one for any (default: one)",
+    )
     add_format_flags(parser)
     flag(
         "--weights-dtype",
@@ -78,6 +84,7 @@ def check(options: argparse.Namespace) -> None:
     parse_weights_dtype(options.weights_dtype)
     if options.vjp_order < 0:
         raise BadSpec(f"--vjp-order {options.vjp_order}: 0, 1 or more is needed")
+    _fixed_batches(options)
     if options.fn is None:
         if options.params is not None:
             raise BadSpec("--params: belongs to --fn; of a run --step chooses the checkpoint")
@@ -91,6 +98,16 @@ def check(options: argparse.Namespace) -> None:
     ):
         if getattr(options, name) is None:
             raise BadSpec(f"--fn {options.fn}: --{name} {needed}, is needed with it")
+
+
+def _fixed_batches(options: argparse.Namespace) -> tuple[int, ...] | None:
+    """None where none are asked for. Raises BadSpec."""
+    if options.fixed_batch is None:
+        return None
+    numbers = [number.strip() for number in options.fixed_batch.split(",")]
+    if not all(number.isascii() and number.isdigit() for number in numbers):
+        raise BadSpec(f"--fixed-batch {options.fixed_batch!r}: numbers of rows are needed, as 1,2,4,8")
+    return parse_batches([int(number) for number in numbers])
 
 
 def run(options: argparse.Namespace) -> int:
@@ -141,6 +158,7 @@ def _export_run(
         weights_dtype=options.weights_dtype,
         calling_convention=options.calling_convention,
         vjp_order=options.vjp_order,
+        fixed_batches=_fixed_batches(options),
     )
     return export_run(settings)
 
@@ -162,5 +180,6 @@ def _export_function(
         weights_dtype=options.weights_dtype,
         calling_convention=options.calling_convention,
         vjp_order=options.vjp_order,
+        fixed_batches=_fixed_batches(options),
     )
     return export_function(settings), True

@@ -144,6 +144,35 @@ def export_pairs(models: Path, name: str = "pairs") -> Path:
     )
 
 
+def row_by_row_params(seed: int = 0) -> dict[str, np.ndarray]:
+    """Weights of `row_by_row`."""
+    return {"w": np.random.default_rng(seed).normal(size=(4, 3)).astype(np.float32)}
+
+
+def row_by_row_rows(rows: int) -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(rows).normal(size=(rows, 4)).astype(np.float32)}
+
+
+def row_by_row(params, x):
+    """x @ w, in a loop of Python over the rows, which no symbol bears."""
+    return {"y": jnp.stack([x[row] @ params["w"] for row in range(x.shape[0])])}
+
+
+def export_row_by_row(models: Path, version: int = 1, seed: int = 0, name: str = "rows", batches=()) -> Path:
+    """float32 [b, 4] -> [b, 3], with a program for each of `batches`."""
+    with jax.enable_x64(False):  # whatever else this process has loaded: equal programs are compared
+        return export_bundle(
+            models / name / str(version),
+            row_by_row,
+            row_by_row_params(seed),
+            inputs={"x": TensorSpec("float32", "b, 4")},
+            outputs=("y",),
+            example=row_by_row_rows(3),
+            platforms=("cpu", "cuda"),
+            fixed_batches=batches,
+        )
+
+
 EVERY_DTYPE = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
     "float16", "bfloat16", "float32", "float64",
