@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -19,6 +20,13 @@ JAX_CACHE = {
 @pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory) -> OncePerRun:
     return OncePerRun(tmp_path_factory)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def jax_as_it_was() -> Iterator[None]:
+    """A device that is opened here sets JAX up for serving; the tests after it find it as it is elsewhere."""
+    yield
+    jax.config.update("jax_enable_x64", False)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,17 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import pytest
 
 from tests.server_process import ServerProcess
-
-
-@pytest.fixture(scope="module", autouse=True)
-def jax_as_it_was() -> Iterator[None]:
-    """A device that is opened here sets JAX up for serving; the tests after it find it as it is elsewhere."""
-    yield
-    jax.config.update("jax_enable_x64", False)
 
 
 @pytest.fixture(scope="session")
