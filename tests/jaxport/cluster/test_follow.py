@@ -388,7 +388,13 @@ def test_interrupting_detaches_and_leaves_the_job(
     with_all.scripts["jaxport-train"] = lambda job: job.log(job.pod(), STEPS[0])
     command = [sys.executable, "-m", "jaxport", "submit", "train", "--follow"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ),
+        # Tests that run in the background of a shell ignore it, and what they start would too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None and process.stdout.readline().strip() == STEPS[0]
         process.send_signal(signal.SIGINT)
