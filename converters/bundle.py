@@ -23,7 +23,8 @@ import numpy as np
 
 from converters.errors import BundleError, BundleNotFound, OutsideWindow
 from converters.golden import Golden, check_outputs, unpack_goldens
-from converters.manifest import ANY_BATCH, Manifest, Signature, parse_manifest
+from converters.manifest import ANY_BATCH, Manifest, Signature
+from converters.manifest_json import parse_manifest
 from converters.window import INSIDE, refusal
 
 MANIFEST = "manifest.json"

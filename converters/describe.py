@@ -7,6 +7,7 @@ from typing import Any
 
 from converters.bundle import Bundle
 from converters.manifest import UNSIZED, Manifest, Signature, StoredWeights
+from converters.manifest_json import to_json
 from converters.program import operation_counts
 from converters.window import AFTER, EARLIER, INSIDE, UNKNOWN, released
 
@@ -148,7 +149,7 @@ def as_json(bundle: Bundle) -> dict[str, Any]:
         "window": window(bundle.manifest),
         "loads": _loads(bundle.manifest),
     }
-    return derived | {"manifest": json.loads(bundle.manifest.to_json())}
+    return derived | {"manifest": json.loads(to_json(bundle.manifest))}
 
 
 def _loads(manifest: Manifest) -> dict[str, Any]:

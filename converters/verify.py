@@ -19,7 +19,7 @@ from converters.errors import ConvertError
 from converters.formats import FORMATS, load_format, missing, reference_tolerances
 from converters.formats.answers import Case, Written, check_answers
 from converters.golden import unpack_goldens
-from converters.manifest import parse_manifest
+from converters.manifest_json import parse_manifest
 
 # What a loader must never need, but for the library of the very format that is verified. A bundle whose program or weights pull one in is not self-contained.
 FORBIDDEN = ("flax", "optax", "equinox", "haiku", "tensorflow", "train_job", "serve_grpc")

@@ -17,6 +17,7 @@ from converters.draft import Draft
 from converters.formats import Formats, ProvenBundle, write_formats
 from converters.golden import pack_goldens
 from converters.manifest import FileDigest, Manifest, StoredWeights, Tolerance, WeightSpec
+from converters.manifest_json import to_json
 from converters.program import serialization_version, stablehlo_version
 from converters.window import window_ends
 
@@ -58,7 +59,7 @@ def write_bundle(folder: Path, contents: Contents) -> None:
     formats = write_formats(folder, contents.proven, contents.formats)
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = {path.relative_to(folder).as_posix(): _digest(path) for path in paths}
-    data = _manifest(contents, formats, files).to_json().encode()
+    data = to_json(_manifest(contents, formats, files)).encode()
     (folder / MANIFEST).write_bytes(data)
     (folder / MANIFEST_DIGEST).write_text(digest_line(data))
 

@@ -13,7 +13,7 @@ from converters import TensorSpec, export_bundle, open_bundle
 from converters.describe import summary
 from converters.errors import BadSpec, BundleError
 from converters.lint import RULES, parse_allowed
-from converters.manifest import parse_manifest
+from converters.manifest_json import parse_manifest
 from jaxport.cli import main
 from serve_grpc.device import open_device
 from serve_grpc.metrics import Metrics

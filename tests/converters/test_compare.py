@@ -27,7 +27,7 @@ from converters.compare.side_by_side import compare, interleave
 from converters.compare.source import NoSource, find_source
 from converters.compare.table import print_table
 from converters.errors import BadSpec, BundleNotFound
-from converters.manifest import parse_manifest
+from converters.manifest_json import parse_manifest, to_json
 from converters.spec import ExportSpec, SignatureSpec, TensorSpec
 from converters.writer import _digest
 from jaxport.cli import main
@@ -79,7 +79,7 @@ def saved(models: Path, tmp_path: Path) -> Callable[[str], Path]:
 def redo_manifest(bundle: Path, files: Any = (), **changes: Any) -> Path:
     manifest = parse_manifest((bundle / MANIFEST).read_bytes(), "")
     changed = dataclasses.replace(manifest, files={**manifest.files, **dict(files)}, **changes)
-    data = changed.to_json().encode()
+    data = to_json(changed).encode()
     (bundle / MANIFEST).write_bytes(data)
     (bundle / MANIFEST_DIGEST).write_text(digest_line(data))
     return bundle

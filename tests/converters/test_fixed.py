@@ -20,7 +20,7 @@ from converters.describe import program_text, summary
 from converters.errors import BadSpec, BundleError, BundleNotFound, ExportRefused, GoldenMismatch
 from converters.formats.lowering import any_batch
 from converters.from_run import RunExport, _alike
-from converters.manifest import parse_manifest
+from converters.manifest_json import parse_manifest
 from converters.run import program_runner
 from converters.verify import verify
 from jaxport.cli import main

@@ -15,7 +15,7 @@ from converters import SequenceSpec, SignatureSpec, TensorSpec, export_bundle, l
 from converters.describe import summary
 from converters.errors import BadInput, BadSpec, BundleError, ExportRefused, GoldenMismatch, NoGradient
 from converters.golden import pack_goldens
-from converters.manifest import parse_manifest
+from converters.manifest_json import parse_manifest
 from converters.verify import verify
 from tests.converters.conftest import IRIS, export_iris, iris, iris_params, iris_rows
 from tests.converters.test_bundle import rewrite_manifest

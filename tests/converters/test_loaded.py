@@ -18,7 +18,19 @@ from tests.converters.test_bundle import rewrite_manifest
 from tests.converters.test_signatures import hidden, specs
 from tests.serve_grpc.bundles import LONGEST, export_every_dtype
 
-READER = ("__init__", "errors", "manifest", "golden", "bundle", "window", "dims", "run", "gradient", "loaded")
+READER = (
+    "__init__",
+    "errors",
+    "manifest",
+    "manifest_json",
+    "golden",
+    "bundle",
+    "window",
+    "dims",
+    "run",
+    "gradient",
+    "loaded",
+)
 ALONE = """
 import sys
 sys.path.insert(0, sys.argv[1])

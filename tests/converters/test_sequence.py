@@ -14,7 +14,7 @@ import pytest
 from converters import SequenceSpec, TensorSpec, export_bundle, open_bundle
 from converters.describe import summary
 from converters.errors import BadSpec, BundleError, ExportRefused
-from converters.manifest import parse_manifest
+from converters.manifest_json import parse_manifest
 from converters.verify import verify
 
 MOST = 6  # one length to pad to: nothing that a proof looks at needs more

@@ -14,7 +14,7 @@ from converters import SequenceSpec, TensorSpec, export_bundle, open_bundle
 from converters.describe import summary
 from converters.dims import holds, size, symbols
 from converters.errors import BadSpec, BundleError, ExportRefused
-from converters.manifest import parse_manifest
+from converters.manifest_json import parse_manifest
 from converters.verify import verify
 from tests.serve_grpc.bundles import pairs, pairs_inputs
 

@@ -9,7 +9,7 @@ import pytest
 from converters import describe
 from converters.bundle import open_bundle
 from converters.errors import BundleError
-from converters.manifest import parse_manifest
+from converters.manifest_json import parse_manifest
 from converters.window import (
     AFTER,
     EARLIER,
