@@ -15,8 +15,7 @@ import numpy as np
 from converters.errors import ExportRefused
 from converters.golden import Golden
 from converters.lint.rules import refusal
-from converters.program import Source
-from converters.proof import Proof, compare, golden_of, jitted, readable, tolerances_for
+from converters.proof import Proof, Subject, compare, golden_of, jitted, readable
 from converters.row_proof import BITWISE, TOLERANCE, check_rows
 from converters.run import Run, compiled_runner, in_batches
 from converters.spec import Example
@@ -24,24 +23,15 @@ from converters.spec import Example
 Programs = Mapping[int, jax.export.Exported]
 
 
-def prove_batches(
-    source: Source,
-    programs: Programs,
-    weights: Mapping[str, np.ndarray],
-    example: Example,
-    platform: str,
-    precision: str,
-    pad: Mapping[str, float],
-) -> Proof:
+def prove_batches(subject: Subject, example: Example, pad: Mapping[str, float]) -> Proof:
     """As `prove`, of a program for each batch. ExportRefused, also for a function that cannot be called with other rows."""
-    on_device = jax.device_put(dict(weights))
-    run_source = _of_any_rows(jitted(source), tuple(programs))
-    runs = {batch: compiled_runner(exported, on_device) for batch, exported in programs.items()}
+    programs = subject.programs
+    run_source = _of_any_rows(jitted(subject.source), tuple(programs))
+    runs = {batch: compiled_runner(exported, subject.weights) for batch, exported in programs.items()}
     run = in_batches(runs, pad)
     goldens = [golden_of(run_source, example.batch(rows)) for rows in (1, ragged(tuple(programs)))]
-    here = next(iter(programs.values()))
-    tolerances = {p: tolerances_for(goldens[-1], p, precision) for p in here.platforms}
-    own, share, alike = tolerances[platform], 0.0, BITWISE
+    tolerances = subject.tolerances(goldens[-1])
+    own, share, alike = tolerances[subject.platform], 0.0, BITWISE
     # The programs as they are before what depends on the batch, and that before padding: the nearest rule is named.
     for rows in programs:
         share = max(share, compare(run, golden_of(run_source, example.batch(rows)), own))

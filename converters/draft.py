@@ -1,31 +1,27 @@
 """One signature on its way into a bundle: its function traced, exported and proven, and lying nowhere yet."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.export
-import numpy as np
 
 from converters.batch_proof import fixed_outputs, prove_batches
-from converters.dims import all_hold, symbols
-from converters.errors import BadSpec, ExportRefused
+from converters.declared import Declared, declare
+from converters.dims import symbols
+from converters.errors import ExportRefused
 from converters.formats import ProvenSignature
-from converters.gradient_proof import (
-    GradientProof,
-    check_differentiable,
-    check_order,
-    prove_gradients,
-    serialize,
-)
+from converters.gradient_proof import GradientProof, check_differentiable, prove_gradients, serialize
 from converters.lint.findings import Findings
-from converters.manifest import ANY_BATCH, SequenceSpec, Signature, TensorInfo, at_batch, combinations
-from converters.program import as_program, as_source, constants, export_program
+from converters.manifest import ANY_BATCH, Signature, TensorInfo, at_batch, combinations
+from converters.program import Program, Source, as_program, as_source, constants, export_program
 from converters.proof import (
     OTHER_BATCHES,
     Proof,
+    Subject,
     batch_outputs,
     check_repeats,
     loss_outputs,
@@ -33,15 +29,7 @@ from converters.proof import (
     together,
 )
 from converters.sequence_proof import Padding, prove_sequence
-from converters.spec import (
-    SignatureSpec,
-    free_symbols,
-    parse_batches,
-    parse_example,
-    parse_inputs,
-    parse_pad,
-    parse_sizes,
-)
+from converters.spec import Example, SignatureSpec
 from converters.symbols import Bounds, bounds, tried
 from converters.weights import Weights
 
@@ -76,86 +64,113 @@ class Draft:
         return self.proven.signature
 
 
-def draft_signature(
-    name: str, spec: SignatureSpec, weights: Weights, target: Target, findings: Findings
-) -> Draft:
-    """Exports the spec's function and proves it on this machine. Raises BadSpec, ExportRefused."""
-    outputs = tuple(spec.outputs)
-    if not outputs or len(set(outputs)) < len(outputs):
-        raise BadSpec(f"outputs: {list(outputs)}; at least one name is needed, each once")
-    sequence, further = spec.sequence, tuple(spec.constraints)
-    order = check_order(spec.vjp_order or 0)
-    if spec.loss and sequence is not None:
-        raise BadSpec("loss: it has a sequence too; no row is padded for a loss: fix the length")
-    symbol, tensors = parse_inputs(spec.inputs, sequence, further, spec.example)
-    free = free_symbols(tensors, symbol, sequence)
-    other = "loss=" if spec.loss else "vjp_order=" if order else ""
-    batches = parse_batches(spec.fixed_batches, free, sequence, other)
-    sizes = parse_sizes(spec.sizes, free, further, sequence)
-    rows, fill = parse_example(tensors, spec.example, sequence), parse_pad(tensors, spec.pad or {})
-    program = as_program(spec.fn, weights.rebuild, outputs)
-    constraints = (*further, *(() if sequence is None else (f"{sequence.symbol} <= {sequence.most}",)))
-    offer = "" if batches or spec.loss or (free and sequence is None) else _cure(sequence)
-    exported = {
-        batch: _exported(
-            program, weights.arrays, at_batch(tensors, batch), target, constraints, offer, findings
+class Drafter:
+    """Exports signatures of one set of weights, and proves each on this machine. findings: of all of them together."""
+
+    def __init__(self, weights: Weights, target: Target, findings: Findings) -> None:
+        self._weights, self._target, self._findings = weights, target, findings
+        self.on_device: Mapping[str, jax.Array] = jax.device_put(dict(weights.arrays))
+
+    def draft(self, name: str, spec: SignatureSpec) -> Draft:
+        """The signature that `spec` declares. Raises BadSpec, ExportRefused."""
+        declared = declare(spec)
+        program = as_program(spec.fn, self._weights.rebuild, declared.outputs)
+        exported = {batch: self._exported(program, declared, batch) for batch in declared.programs}
+        shapes = _shapes(exported, declared)
+        for each in exported.values():
+            _lint_constants(each, self._findings)
+        limits = _bounds(declared, shapes)
+        source = partial(as_source, spec.fn, self._weights.params, declared.outputs)
+        target, along = self._target, self._findings.along_batch
+        subject = Subject(source(), exported, self.on_device, target.here, target.precision, along)
+        proof = _prove(subject, declared, shapes, limits, source)
+        data = {batch: serialize(each, declared.order) for batch, each in exported.items()}
+        signature = Signature(
+            name=name,
+            inputs=declared.inputs,
+            outputs=_outputs(proof, shapes),
+            batch_symbol=declared.symbol,
+            constraints=declared.all_constraints,
+            pad=declared.pad,
+            program_sha256=_digest(data),
+            sequence=declared.sequence,
+            rows=proof.rows,
+            sizes=declared.sizes,
+            bounds=limits,
+            batches=declared.batches,
+            loss=declared.loss,
+            vjp_order=declared.order,
         )
-        for batch in batches or (ANY_BATCH,)
-    }
-    if spec.loss:
-        shapes = loss_outputs(exported[ANY_BATCH], outputs)
-    elif batches:
-        shapes = fixed_outputs(exported, outputs, symbol)
+        gradient = None
+        if declared.order:
+            check_differentiable(signature, self._weights.arrays)
+            gradient = prove_gradients(program, data[ANY_BATCH], signature, subject, declared.example)
+        return Draft(ProvenSignature(signature, program, exported, proof), data, gradient)
+
+    def _exported(self, program: Program, declared: Declared, batch: int) -> jax.export.Exported:
+        try:
+            return export_program(
+                program,
+                self._weights.arrays,
+                at_batch(declared.inputs, batch),
+                self._target.platforms,
+                declared.all_constraints,
+                self._findings,
+            )
+        except ExportRefused as error:
+            if not declared.cure or error.code not in ("JP104", "JP105"):
+                raise
+            raise ExportRefused(f"{error.what}; {declared.cure}", error.code) from error
+
+
+def _shapes(exported: Mapping[int, jax.export.Exported], declared: Declared) -> Mapping[str, tuple[Any, ...]]:
+    """Of the outputs, by name."""
+    if declared.loss:
+        return loss_outputs(exported[ANY_BATCH], declared.outputs)
+    if declared.batches:
+        return fixed_outputs(exported, declared.outputs, declared.symbol)
+    sequence = declared.sequence and declared.sequence.symbol
+    return batch_outputs(exported[ANY_BATCH], declared.outputs, declared.symbol, sequence, declared.free)
+
+
+def _prove(
+    subject: Subject,
+    declared: Declared,
+    shapes: Mapping[str, tuple[Any, ...]],
+    limits: Mapping[str, Bounds],
+    source: Callable[[], Source],
+) -> Proof:
+    """At each choice of sizes that is served, or at a few of those that there may be. source: the function traced anew."""
+    example, further = declared.example, declared.constraints
+    if declared.sizes or not declared.free:
+        cases = combinations(declared.sizes, further)
     else:
-        shapes = batch_outputs(exported[ANY_BATCH], outputs, symbol, sequence and sequence.symbol, free)
-    for each in exported.values():
-        _lint_constants(each, findings)
-    limits = _bounds(free, tensors, shapes, constraints)
-    cases = combinations(sizes, further) if sizes or not free else tried(rows.sizes, limits, further)
-    if not all_hold(further, rows.sizes):
-        raise BadSpec(f"example: {rows.sizes} is outside of the constraints {list(further)}")
-    source = as_source(spec.fn, weights.params, outputs)
-
-    def proven(case: Mapping[str, int], others: Sequence[int]) -> Proof:
-        given = rows.at_sizes(case) if case else rows
-        if batches:
-            return prove_batches(source, exported, weights.arrays, given, target.here, target.precision, fill)
-        facts = (source, exported[ANY_BATCH], weights.arrays, given, target.here, target.precision)
-        if sequence is None:
-            return prove(*facts, fill, others=others, along_batch=findings.along_batch, loss=spec.loss)
-        along = frozenset(name for name, shape in shapes.items() if sequence.symbol in shape)
-        padding = Padding(sequence, fill, rows.along, along)
-        return prove_sequence(*facts, padding, along_batch=findings.along_batch)
-
+        cases = tried(example.sizes, limits, further)
+    proofs = []
     try:
-        proof = together([proven(case, () if at else OTHER_BATCHES) for at, case in enumerate(cases)])
+        for at, case in enumerate(cases):
+            rows = example.at_sizes(case) if case else example
+            proofs.append(_proof(subject, declared, shapes, rows, () if at else OTHER_BATCHES))
     except ExportRefused as error:
         if error.code == "JP106":  # or does it differ from itself?
-            check_repeats(source, as_source(spec.fn, weights.params, outputs), rows.batch(1))
+            check_repeats(subject.source, source(), example.batch(1))
         raise
-    data = {batch: serialize(each, order) for batch, each in exported.items()}
-    signature = Signature(
-        name=name,
-        inputs=tensors,
-        outputs=_outputs(proof, shapes),
-        batch_symbol=symbol,
-        constraints=constraints,
-        pad=fill,
-        program_sha256=_digest(data),
-        sequence=sequence,
-        rows=proof.rows,
-        sizes=sizes,
-        bounds=limits,
-        batches=batches,
-        loss=spec.loss,
-        vjp_order=order,
-    )
-    gradient = None
-    if order:
-        check_differentiable(signature, weights.arrays)
-        here = (rows, target.here, target.precision)
-        gradient = prove_gradients(program, data[ANY_BATCH], signature, weights.arrays, *here)
-    return Draft(ProvenSignature(signature, program, exported, proof), data, gradient)
+    return together(proofs)
+
+
+def _proof(
+    subject: Subject,
+    declared: Declared,
+    shapes: Mapping[str, tuple[Any, ...]],
+    rows: Example,
+    others: Sequence[int],
+) -> Proof:
+    if declared.batches:
+        return prove_batches(subject, rows, declared.pad)
+    if (sequence := declared.sequence) is None:
+        return prove(subject, rows, declared.pad, others=others, loss=declared.loss)
+    along = frozenset(name for name, shape in shapes.items() if sequence.symbol in shape)
+    return prove_sequence(subject, rows, Padding(sequence, declared.pad, rows.along, along))
 
 
 def _digest(programs: Mapping[int, bytes]) -> str:
@@ -167,43 +182,12 @@ def _digest(programs: Mapping[int, bytes]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def _cure(sequence: SequenceSpec | None) -> str:
-    """What helps a function that bears no symbol as its size."""
-    if sequence is not None:
-        return (
-            f"where the length cannot be a symbol, fix it: a number for {sequence.symbol!r}, and no sequence="
-        )
-    return "or have a program for each of a few batches, with --fixed-batch 1,2,4,8 or fixed_batches=(1, 2, 4, 8)"
-
-
-def _bounds(
-    free: Sequence[str],
-    inputs: Sequence[TensorInfo],
-    outputs: Mapping[str, tuple[Any, ...]],
-    constraints: Sequence[str],
-) -> dict[str, Bounds]:
+def _bounds(declared: Declared, outputs: Mapping[str, tuple[Any, ...]]) -> dict[str, Bounds]:
     """Of each further symbol, and of each dimension that is made of them."""
-    shapes = (*(t.shape for t in inputs), *outputs.values())
+    free = declared.free
+    shapes = (*(t.shape for t in declared.inputs), *outputs.values())
     made = [str(dim) for shape in shapes for dim in shape if symbols(dim) & set(free)]
-    return bounds((*free, *made), constraints) if free else {}
-
-
-def _exported(
-    program: Any,
-    weights: Mapping[str, np.ndarray],
-    tensors: tuple[TensorInfo, ...],
-    target: Target,
-    constraints: tuple[str, ...],
-    offer: str,
-    findings: Findings,
-) -> jax.export.Exported:
-    """offer: what else helps where a size cannot be a symbol."""
-    try:
-        return export_program(program, weights, tensors, target.platforms, constraints, findings)
-    except ExportRefused as error:
-        if not offer or error.code not in ("JP104", "JP105"):
-            raise
-        raise ExportRefused(f"{error.what}; {offer}", error.code) from error
+    return bounds((*free, *made), declared.all_constraints) if free else {}
 
 
 def _outputs(proof: Proof, shapes: Mapping[str, tuple[Any, ...]]) -> tuple[TensorInfo, ...]:

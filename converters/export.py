@@ -14,28 +14,27 @@ from typing import Any
 
 import jax
 import jax.export
-import numpy as np
 
 from converters.bundle import parse_version
-from converters.draft import Draft, Target, draft_signature
+from converters.draft import Draft, Drafter, Target
 from converters.errors import BadSpec, ExportRefused, PlatformMissing
 from converters.fewer_bits import fewer_bits, parse_weights_dtype, with_errors
 from converters.formats import Formats, parse_formats
 from converters.gradient_proof import check_order
 from converters.lint import RULES, Findings
 from converters.manifest import SequenceSpec
+from converters.options import Accept, ExportOptions
 from converters.program import calling
 from converters.publish import claimed_version
 from converters.spec import ExportSpec, SignatureSpec, TensorSpec
-from converters.weights import Weights, flatten_params
+from converters.weights import flatten_params
 from converters.writer import Contents, write_bundle
 
-__all__ = ["ExportSpec", "SequenceSpec", "SignatureSpec", "TensorSpec", "export_bundle"]
+__all__ = ["ExportOptions", "ExportSpec", "SequenceSpec", "SignatureSpec", "TensorSpec", "export_bundle"]
 
 log = logging.getLogger(__name__)
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 SIGNATURE = "predict"
-Accept = Callable[[Sequence[Draft], Mapping[str, np.ndarray]], None]
 SIGNATURE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
 
@@ -82,16 +81,12 @@ def export_bundle(
     allow: rules of docs/lint.md that may find something, by code, each with the reason why it is right here.
     weights_dtype: "bf16" or "int8" stores matrices so, and the program computes as before; see docs/precision.md.
     calling_convention: of jax.export, one that this JAX supports; None is its own choice.
-    accept: is given what was proven, and the weights by name, and raises if it is not to be published.
+    accept: is given what was proven, and the weights by name on the device, and raises if it is not to be published.
     vjp_order: how often whoever loads the programs can differentiate them backwards, with jax.grad or jax.vjp.
 
     Raises BadSpec (the arguments do not fit each other), ExportRefused (the program would be wrong or fail later),
     PlatformMissing (this machine has none of `platforms`), VersionTaken, StorageError.
     """
-    path = Path(path)
-    model_dir, version = path.parent, parse_version_name(path.name)
-    findings = Findings(allow)
-    target, asked = _target(tuple(platforms)), parse_formats(formats)
     alone = {
         "fn": fn,
         "inputs": inputs,
@@ -103,26 +98,46 @@ def export_bundle(
         "sizes": sizes,
         "fixed_batches": fixed_batches,
     }
-    given = _alone(alone) if signatures is None else _several(signatures, alone)
-    check_order(vjp_order)
-    specs = {
-        name: replace(spec, vjp_order=vjp_order) if spec.vjp_order is None else spec
-        for name, spec in given.items()
-    }
+    options = ExportOptions(
+        platforms=platforms,
+        formats=formats,
+        allow=allow or {},
+        weights_dtype=weights_dtype,
+        calling_convention=calling_convention,
+        accept=accept,
+        vjp_order=vjp_order,
+    )
+    several = signatures is not None
+    specs = _several(signatures, alone) if several else _alone(alone)
+    return export_signatures(path, params, specs, options, usage=usage, provenance=provenance, named=several)
+
+
+def export_signatures(
+    path: Path | str,
+    params: Any,
+    specs: Mapping[str, SignatureSpec],
+    options: ExportOptions,
+    *,
+    usage: Mapping[str, str] | None = None,
+    provenance: Mapping[str, Any] | None = None,
+    named: bool = True,
+) -> Path:
+    """As `export_bundle`, of signatures by name. named: whether errors have to say which signature they are about."""
+    path = Path(path)
+    model_dir, version = path.parent, parse_version_name(path.name)
+    findings = Findings(options.allow)
+    target, asked = _target(tuple(options.platforms)), parse_formats(options.formats)
+    specs = _with_order(specs, check_order(options.vjp_order))
     weights, stored = flatten_params(params), None
-    if parse_weights_dtype(weights_dtype) is not None:
-        weights, stored = fewer_bits(weights, str(weights_dtype))
-    with calling(calling_convention):
-        drafts = tuple(
-            _draft(name, spec, weights, target, findings, named=signatures is not None)
-            for name, spec in specs.items()
-        )
-    if accept is not None:
-        accept(drafts, weights.arrays)
+    if (dtype := parse_weights_dtype(options.weights_dtype)) is not None:
+        weights, stored = fewer_bits(weights, dtype)
+    drafter = Drafter(weights, target, findings)
+    with calling(options.calling_convention):
+        drafts = tuple(_draft(drafter, name, spec, named=named) for name, spec in specs.items())
+    if options.accept is not None:
+        options.accept(drafts, drafter.on_device)
     for code in findings.unneeded:
         log.warning("allow %s: nothing needed it (%s); leave it out", code, RULES[code].name)
-    if stored is not None:
-        stored = with_errors(stored, params, specs, drafts)
     contents = Contents(
         model=model_dir.absolute().name,
         drafts=drafts,
@@ -133,7 +148,7 @@ def export_bundle(
         origin=_origin(specs) if provenance is None else provenance,
         formats=asked,
         allowed=findings.allowed,
-        stored_weights=stored,
+        stored_weights=stored and with_errors(stored, params, specs, drafts),
     )
     with claimed_version(model_dir.absolute(), version) as (number, folder):
         write_bundle(folder, contents)
@@ -151,6 +166,11 @@ def _several(signatures: Mapping[str, SignatureSpec], beside: Mapping[str, Any])
     both = [name for name, value in beside.items() if value is not None]
     if both:
         raise BadSpec(f"signatures: {both[0]} is given beside them; it belongs into a SignatureSpec")
+    return check_signatures(signatures)
+
+
+def check_signatures(signatures: Mapping[str, SignatureSpec]) -> dict[str, SignatureSpec]:
+    """BadSpec for none, for a name that no client could ask for, and for what is no SignatureSpec."""
     if not signatures:
         raise BadSpec("signatures: none are given; name at least one, as in {'predict': SignatureSpec(...)}")
     for name, spec in signatures.items():
@@ -163,12 +183,14 @@ def _several(signatures: Mapping[str, SignatureSpec], beside: Mapping[str, Any])
     return dict(signatures)
 
 
-def _draft(
-    name: str, spec: SignatureSpec, weights: Weights, target: Target, findings: Findings, *, named: bool
-) -> Draft:
-    """named: whether messages have to say which signature they are about."""
+def _with_order(specs: Mapping[str, SignatureSpec], order: int) -> dict[str, SignatureSpec]:
+    """order: of gradients, where a signature does not say its own."""
+    return {n: replace(s, vjp_order=order) if s.vjp_order is None else s for n, s in specs.items()}
+
+
+def _draft(drafter: Drafter, name: str, spec: SignatureSpec, *, named: bool) -> Draft:
     try:
-        return draft_signature(name, spec, weights, target, findings)
+        return drafter.draft(name, spec)
     except (BadSpec, ExportRefused) as error:
         if not named:
             raise

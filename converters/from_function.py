@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,9 @@ from typing import Any
 from converters.bundle import MODEL_NAME
 from converters.checkpoint import fit, read_checkpoint
 from converters.errors import BadSpec
-from converters.export import SIGNATURE, export_bundle, parse_version_name
-from converters.formats import Formats
+from converters.export import SIGNATURE, check_signatures, export_signatures, parse_version_name
 from converters.lint.tracing import place_in_caller
+from converters.options import ExportOptions
 from converters.spec import ExportSpec, SignatureSpec
 
 NEEDED = "an ExportSpec or a SignatureSpec, or a function without arguments that gives one, is needed"
@@ -22,8 +22,7 @@ NEEDED = "an ExportSpec or a SignatureSpec, or a function without arguments that
 class FunctionExport:
     """fn: "package.module:name". params: the checkpoint's folder. The bundle is <root>/models/<name>/<version>.
 
-    allow: reason by code of a rule of docs/lint.md. formats, weights_dtype, calling_convention, vjp_order: as in
-    export_bundle. fixed_batches: the same, of every signature but losses; None leaves what each declares.
+    options: as in export_bundle. fixed_batches: the same, of every signature but losses; None leaves what each declares.
     """
 
     root: Path
@@ -31,13 +30,8 @@ class FunctionExport:
     params: Path
     name: str
     version: str = "next"
-    platforms: Sequence[str] = ("cpu", "cuda")
-    allow: Mapping[str, str] = field(default_factory=dict)
-    formats: Formats = field(default_factory=dict)
-    weights_dtype: str | None = None
-    calling_convention: int | None = None
-    vjp_order: int = 0
     fixed_batches: Sequence[int] | None = None
+    options: ExportOptions = field(default_factory=ExportOptions)
 
 
 def export_function(settings: FunctionExport, say: Callable[[str], None] = print) -> Path:
@@ -50,25 +44,18 @@ def export_function(settings: FunctionExport, say: Callable[[str], None] = print
         )
     parse_version_name(settings.version)
     spec = load_spec(settings.fn)
-    signatures = (
-        {SIGNATURE: spec.signatures} if isinstance(spec.signatures, SignatureSpec) else spec.signatures
-    )
+    specs = {SIGNATURE: spec.signatures} if isinstance(spec.signatures, SignatureSpec) else spec.signatures
     if settings.fixed_batches is not None:
         fixed = settings.fixed_batches
-        signatures = {n: s if s.loss else replace(s, fixed_batches=fixed) for n, s in signatures.items()}
+        specs = {n: s if s.loss else replace(s, fixed_batches=fixed) for n, s in specs.items()}
     params = _params(spec, settings)
-    say(f"exporting {settings.fn} for {', '.join(settings.platforms)}")
-    return export_bundle(
+    say(f"exporting {settings.fn} for {', '.join(settings.options.platforms)}")
+    return export_signatures(
         settings.root / "models" / settings.name / settings.version,
-        params=params,
-        signatures=signatures,
-        platforms=settings.platforms,
+        params,
+        check_signatures(specs),
+        settings.options,
         usage=spec.usage,
-        allow=settings.allow,
-        formats=settings.formats,
-        weights_dtype=settings.weights_dtype,
-        calling_convention=settings.calling_convention,
-        vjp_order=settings.vjp_order,
         provenance={"source": "function", "function": settings.fn, "params": settings.params.name},
     )
 

@@ -14,18 +14,19 @@ import jax
 
 from converters.bundle import MODEL_NAME, list_versions, open_bundle, read_manifest
 from converters.errors import BadSpec, ConvertError, StorageError
-from converters.export import SIGNATURE, Accept, export_bundle, parse_version_name
+from converters.export import SIGNATURE, export_signatures, parse_version_name
 from converters.fewer_bits import fewer_bits, parse_weights_dtype
-from converters.formats import Formats, all_written
+from converters.formats import all_written, parse_formats
 from converters.manifest import SequenceSpec
+from converters.options import ExportOptions
 from converters.program import Program
 from converters.publish import find_or_publish, storage_errors
-from converters.spec import TensorSpec, parse_batches
+from converters.spec import SignatureSpec, TensorSpec, parse_batches
 from converters.weights import flatten_params
 from train_job.checkpoints import StepInfo, choose_step, load_params
 from train_job.errors import EnvironmentUnfit
 from train_job.held_out import held_out
-from train_job.presets import get_preset
+from train_job.presets import Preset, get_preset
 from train_job.runs import RunRecord, read_run
 
 EXAMPLE_ROWS = 64  # as many as the largest batch that an export proves
@@ -40,8 +41,8 @@ class RunExport:
 
     dynamic_length: each request chooses the length of its sequences. skip_existing: a version that was made of the
     same checkpoint, for the same platforms, lengths, batches, dtype of weights and formats with their options, by the same
-    JAX, is as good as a new one. origin: what the provenance says beside the checkpoint. allow, formats, weights_dtype,
-    fixed_batches, calling_convention, accept, vjp_order: as in export_bundle.
+    JAX, is as good as a new one. origin: what the provenance says beside the checkpoint. fixed_batches, options: as in
+    export_bundle.
     """
 
     root: Path
@@ -49,18 +50,16 @@ class RunExport:
     step: str = "latest"
     name: str | None = None
     version: str = "next"
-    platforms: Sequence[str] = ("cpu", "cuda")
     wait: bool = False
     dynamic_length: bool = False
     skip_existing: bool = False
-    allow: Mapping[str, str] = field(default_factory=dict)
-    formats: Formats = field(default_factory=dict)
-    weights_dtype: str | None = None
-    calling_convention: int | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
-    accept: Accept | None = None
-    vjp_order: int = 0
     fixed_batches: Sequence[int] | None = None
+    options: ExportOptions = field(default_factory=ExportOptions)
+
+    @property
+    def model_dir(self) -> Path:
+        return self.root / "models" / (self.run if self.name is None else self.name)
 
 
 def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple[Path, bool]:
@@ -68,55 +67,27 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple
 
     Errors are those of train_job's readers and export_bundle.
     """
-    name = settings.run if settings.name is None else settings.name
-    for flag, value in (("--run", settings.run), ("--name", name)):
-        if not MODEL_NAME.fullmatch(value):
-            raise BadSpec(
-                f"{flag} {value!r}: letters, digits, '.', '_' and '-' are allowed, the first no '.'"
-            )
-    parse_version_name(settings.version)
-    run_dir = settings.root / "runs" / settings.run
+    model_dir, run_dir = settings.model_dir, settings.root / "runs" / settings.run
+    _check_names(settings)
     record = _finished(run_dir, say) if settings.wait else read_run(run_dir)
     chosen = choose_step(run_dir, settings.step)
     preset = get_preset(record.preset)
-    signature = preset.predict_signature
-    predict = preset.predict_fn()
-    takes, sequence = signature.inputs, None
-    if settings.dynamic_length:
-        if not signature.any_length:
-            raise BadSpec(
-                f"--dynamic-length: preset {record.preset} has no sequence; its inputs are of fixed sizes"
-            )
-        takes, sequence = signature.any_length, SequenceSpec("t", signature.longest)
-
-    def function(params: Mapping[str, Any], **inputs: Any) -> dict[str, Any]:
-        return predict(params, inputs)
-
+    sequence = _sequence(preset, record.preset) if settings.dynamic_length else None
     provenance = _provenance(record, chosen) | dict(settings.origin)
-    model_dir = settings.root / "models" / name
 
     def write() -> Path:
-        say(f"exporting step {chosen.step} of run {settings.run} for {', '.join(settings.platforms)}")
+        options = settings.options
+        say(f"exporting step {chosen.step} of run {settings.run} for {', '.join(options.platforms)}")
         params = load_params(run_dir, chosen.step)
-        measured = _held_out(run_dir, record, params, settings.weights_dtype, say)
-        return export_bundle(
+        measured = _held_out(run_dir, record, params, options.weights_dtype, say)
+        return export_signatures(
             model_dir / settings.version,
-            function,
             params,
-            inputs={name: TensorSpec(*spec) for name, spec in takes.items()},
-            outputs=signature.outputs,
-            example=preset.example_inputs(EXAMPLE_ROWS, seed=0),
-            platforms=settings.platforms,
-            usage=signature.usage,
+            {SIGNATURE: _spec(preset, sequence, settings.fixed_batches)},
+            options,
+            usage=preset.predict_signature.usage,
             provenance=provenance | measured,
-            sequence=sequence,
-            allow=settings.allow,
-            formats=settings.formats,
-            weights_dtype=settings.weights_dtype,
-            calling_convention=settings.calling_convention,
-            accept=settings.accept,
-            vjp_order=settings.vjp_order,
-            fixed_batches=settings.fixed_batches,
+            named=False,
         )
 
     if not settings.skip_existing:
@@ -127,6 +98,38 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple
     if not written:
         say(f"step {chosen.step} of run {settings.run} is exported already")
     return path, written
+
+
+def _check_names(settings: RunExport) -> None:
+    for flag, value in (("--run", settings.run), ("--name", settings.model_dir.name)):
+        if not MODEL_NAME.fullmatch(value):
+            raise BadSpec(
+                f"{flag} {value!r}: letters, digits, '.', '_' and '-' are allowed, the first no '.'"
+            )
+    parse_version_name(settings.version)
+
+
+def _sequence(preset: Preset, name: str) -> SequenceSpec:
+    if not preset.predict_signature.any_length:
+        raise BadSpec(f"--dynamic-length: preset {name} has no sequence; its inputs are of fixed sizes")
+    return SequenceSpec("t", preset.predict_signature.longest)
+
+
+def _spec(preset: Preset, sequence: SequenceSpec | None, batches: Sequence[int] | None) -> SignatureSpec:
+    predict, signature = preset.predict_fn(), preset.predict_signature
+
+    def function(params: Mapping[str, Any], **inputs: Any) -> dict[str, Any]:
+        return predict(params, inputs)
+
+    takes = signature.inputs if sequence is None else signature.any_length
+    return SignatureSpec(
+        function,
+        {name: TensorSpec(*spec) for name, spec in takes.items()},
+        signature.outputs,
+        preset.example_inputs(EXAMPLE_ROWS, seed=0),
+        sequence=sequence,
+        fixed_batches=batches,
+    )
 
 
 def _held_out(
@@ -165,9 +168,10 @@ def _alike(
     settings: RunExport, model_dir: Path, provenance: Mapping[str, Any], sequence: SequenceSpec | None
 ) -> Path | None:
     """The highest whole version that an export with these settings would only repeat."""
+    options = settings.options
     wanted = (
-        set(settings.platforms), jax.__version__, installed("jaxlib"), sequence, settings.weights_dtype,
-        settings.vjp_order, parse_batches(settings.fixed_batches),
+        set(options.platforms), jax.__version__, installed("jaxlib"), sequence, options.weights_dtype,
+        options.vjp_order, parse_batches(settings.fixed_batches),
     )  # fmt: skip
     with storage_errors(model_dir):
         versions = list_versions(model_dir)
@@ -182,9 +186,9 @@ def _alike(
                 signature and signature.vjp_order,
                 signature and signature.batches,
             )  # fmt: skip
-            granted = manifest.allowed.items() <= settings.allow.items()
-            called = settings.calling_convention in (None, manifest.calling_convention)
-            whole = all_written(manifest.formats, settings.formats)
+            granted = manifest.allowed.items() <= options.allow.items()
+            called = options.calling_convention in (None, manifest.calling_convention)
+            whole = all_written(manifest.formats, parse_formats(options.formats))
             if not (has == wanted and granted and called and whole):
                 continue
             if provenance.items() <= manifest.provenance.items():

@@ -22,7 +22,7 @@ from converters.lint.rules import refusal
 from converters.lint.tracing import trace_or_refuse
 from converters.manifest import Signature, Tolerance
 from converters.program import Program, no_source_locations
-from converters.proof import share_for
+from converters.proof import Subject, share_for
 from converters.spec import Example
 
 Arrays = Mapping[str, np.ndarray]
@@ -70,10 +70,8 @@ def prove_gradients(
     program: Program,
     data: bytes,
     signature: Signature,
-    weights: Arrays,
+    subject: Subject,
     example: Example,
-    platform: str,
-    precision: str,
 ) -> GradientProof:
     """The source function's gradients and the program's side by side; ExportRefused where they differ.
 
@@ -83,17 +81,17 @@ def prove_gradients(
     exported = jax.export.deserialize(bytearray(data))
     call = differentiable(exported, signature.vjp_order)
     of_source, of_program = gradients(program), gradients(call)
-    on_device, outputs_of = jax.device_put(dict(weights)), jax.jit(program)
+    weights, outputs_of = subject.weights, jax.jit(program)
     sequence = signature.sequence
 
     def shown(rows: int, length: int) -> GradientProof:
         inputs = (example.at_length(length) if length else example).batch(rows)
-        outputs = {name: np.asarray(value) for name, value in outputs_of(on_device, inputs).items()}
-        arguments = (on_device, inputs, cotangents_of(signature.outputs, outputs))
+        outputs = {name: np.asarray(value) for name, value in outputs_of(weights, inputs).items()}
+        arguments = (weights, inputs, cotangents_of(signature.outputs, outputs))
         want = trace_or_refuse(lambda: of_source(*arguments))
         golden = gradient_golden(inputs, arguments[2], want, length)
-        tolerances = {p: tolerances_for(want, signature, p, precision) for p in exported.platforms}
-        _compare(of_program(*arguments), want, tolerances[platform], golden.size)
+        tolerances = {p: tolerances_for(want, signature, p, subject.precision) for p in exported.platforms}
+        _compare(of_program(*arguments), want, tolerances[subject.platform], golden.size)
         return GradientProof(golden, tolerances)
 
     shown(1, 0 if sequence is None else sequence.most)

@@ -17,7 +17,7 @@ from converters.errors import BadSpec, GoldenMismatch
 from converters.golden import Golden, check_outputs, is_exact
 from converters.lint.rules import refusal
 from converters.lint.tracing import trace_or_refuse
-from converters.manifest import Tolerance
+from converters.manifest import ANY_BATCH, Tolerance
 from converters.program import Source
 from converters.row_proof import BITWISE, TOLERANCE, check_rows, large_batch
 from converters.run import Run, compiled_runner, to_host
@@ -46,42 +46,58 @@ class Proof:
     rows: str = ""
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What is proven, and where. source: the function on the params it came with. programs: of it, by batch. weights: on
+    the device. platform: this machine's. precision: as the manifest says it. along_batch: as check_rows has it.
+    """
+
+    source: Source
+    programs: Mapping[int, jax.export.Exported]
+    weights: Mapping[str, jax.Array]
+    platform: str
+    precision: str
+    along_batch: bool = False
+
+    @property
+    def program(self) -> jax.export.Exported:
+        """The one that takes any batch."""
+        return self.programs[ANY_BATCH]
+
+    def tolerances(self, golden: Golden) -> dict[str, dict[str, Tolerance]]:
+        """By platform and output."""
+        platforms = next(iter(self.programs.values())).platforms
+        return {platform: tolerances_for(golden, platform, self.precision) for platform in platforms}
+
+
 def prove(
-    source: Source,
-    exported: jax.export.Exported,
-    weights: Mapping[str, np.ndarray],
+    subject: Subject,
     example: Example,
-    platform: str,
-    precision: str,
     pad: Mapping[str, float],
     *,
     others: Sequence[int] = OTHER_BATCHES,
-    along_batch: bool = False,
     loss: bool = False,
 ) -> Proof:
-    """Runs `source`, the function on the params it came with, and the program side by side on this machine's `platform`.
+    """Runs the function and the program side by side on this machine.
 
-    pad, along_batch: as check_rows has them. others: batches at which they are compared besides, and at a large one.
+    pad: as check_rows has it. others: batches at which they are compared besides, and at a large one.
     loss: the answer is one number for the batch, so no row has one of its own.
     ExportRefused where the two differ, or rows depend on each other.
     """
-    on_device = jax.device_put(dict(weights))
-    run_source = jitted(source)
-    run_program = compiled_runner(exported, on_device)
+    run_source = jitted(subject.source)
+    run_program = compiled_runner(subject.program, subject.weights)
     large = large_batch(lambda rows: run_program.working_bytes(example.batch(rows)))
     goldens, more = (
         tuple(golden_of(run_source, example.batch(rows), sizes=example.sizes) for rows in batches)
         for batches in (GOLDEN_BATCHES, (*others, large) if others else ())
     )
-    tolerances = {p: tolerances_for(goldens[-1], p, precision) for p in exported.platforms}
-    share = 0.0
+    tolerances = subject.tolerances(goldens[-1])
+    own, share = tolerances[subject.platform], 0.0
     for golden in (*goldens, *more):
-        share = max(share, compare(run_program, golden, tolerances[platform]))
+        share = max(share, compare(run_program, golden, own))
     if loss:
         return Proof(goldens, tolerances, share)
-    rows = check_rows(
-        run_program, goldens[-1], tolerances[platform], pad, along_batch=along_batch, large=large
-    )
+    rows = check_rows(run_program, goldens[-1], own, pad, along_batch=subject.along_batch, large=large)
     return Proof(goldens, tolerances, share, rows)
 
 

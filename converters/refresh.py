@@ -8,18 +8,18 @@ What is published answers the goldens of the old bundle within their tolerances:
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from converters.bundle import MANIFEST, MODEL_NAME, Bundle, open_bundle
 from converters.draft import Draft
 from converters.errors import BadSpec, GoldenMismatch
 from converters.export import local_platform
 from converters.manifest import Manifest, Signature
+from converters.options import ExportOptions
 from converters.run import program_runner
 
 MODELS = "models"
@@ -75,24 +75,33 @@ def refresh(path: Path | str, root: Path | None = None, say: Callable[[str], Non
                 f"{str(origin.get(key))[:40]} and is {str(now.get(key))[:40]}; restore that one or name another --root"
             )
     shares: list[float] = []
-    stored = old.manifest.stored_weights
     settings = RunExport(
         root=root,
         run=str(said["run"]),
         step=str(said["step"]),
         name=name,
-        platforms=old.manifest.platforms,
         dynamic_length=any(s.sequence is not None for s in old.manifest.signatures.values()),
-        allow=old.manifest.allowed,
-        formats=_formats(old.manifest),
-        weights_dtype=stored and stored.dtype,
         fixed_batches=next((s.batches for s in old.manifest.signatures.values() if s.batches), None),
         origin={"refreshes": _named(old)},
-        accept=lambda drafts, weights: shares.extend(_shares(old, drafts, weights)),
+        options=replace(
+            _options(old.manifest),
+            accept=lambda drafts, weights: shares.extend(_shares(old, drafts, weights)),
+        ),
     )
     with _precision(old.manifest.matmul_precision):
         new, _ = export_run(settings, say)
     return Refreshed(new, old, len(shares), max(shares, default=0.0))
+
+
+def _options(manifest: Manifest) -> ExportOptions:
+    """With which the bundle was exported, as far as it says."""
+    stored = manifest.stored_weights
+    return ExportOptions(
+        platforms=manifest.platforms,
+        formats=_formats(manifest),
+        allow=manifest.allowed,
+        weights_dtype=stored and stored.dtype,
+    )
 
 
 def _formats(manifest: Manifest) -> dict[str, dict[str, Any]]:
@@ -130,13 +139,12 @@ def _of_a_function(old: Bundle, origin: Mapping[str, Any]) -> str:
     return f"{old.path}: comes of function {function}, whose checkpoint only its owner knows; {again}"
 
 
-def _shares(old: Bundle, drafts: Sequence[Draft], weights: Mapping[str, np.ndarray]) -> Iterator[float]:
+def _shares(old: Bundle, drafts: Sequence[Draft], weights: Mapping[str, jax.Array]) -> Iterator[float]:
     """The error of the new programs at each golden of the old bundle, as a share of what is allowed."""
     made = {draft.signature.name: draft for draft in drafts}
-    on_device = jax.device_put(dict(weights))
     for name, signature in old.manifest.signatures.items():
         _require_same(old, signature, made[name].signature if name in made else None)
-        run = program_runner(made[name].proven.exported, on_device, signature.pad)
+        run = program_runner(made[name].proven.exported, weights, signature.pad)
         for golden in old.goldens(name):
             yield old.check_golden(name, golden, run(golden.inputs), local_platform())
 

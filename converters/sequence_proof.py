@@ -7,22 +7,19 @@ program gets them padded, as a server pads them, and must give the same up to th
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import jax
-import jax.export
 import numpy as np
 
 from converters.errors import GoldenMismatch
 from converters.golden import Golden, check_outputs
 from converters.lint.rules import refusal
 from converters.manifest import SequenceSpec, Tolerance
-from converters.program import Source
 from converters.proof import (
     GOLDEN_BATCHES,
     Proof,
+    Subject,
     compare,
     golden_of,
     jitted,
-    tolerances_for,
 )
 from converters.row_proof import LARGE_BATCH, check_rows, large_batch
 from converters.run import Run, compiled_runner
@@ -64,24 +61,14 @@ def golden_lengths(sequence: SequenceSpec) -> tuple[int, ...]:
     )
 
 
-def prove_sequence(
-    source: Source,
-    exported: jax.export.Exported,
-    weights: Arrays,
-    example: Example,
-    platform: str,
-    precision: str,
-    padding: Padding,
-    *,
-    along_batch: bool = False,
-) -> Proof:
+def prove_sequence(subject: Subject, example: Example, padding: Padding) -> Proof:
     """As `prove`, for a signature with a sequence: at several lengths, alone, padded, and side by side."""
-    run_source, sizes = jitted(source), example.sizes
-    run_program = compiled_runner(exported, jax.device_put(dict(weights)))
+    run_source, sizes = jitted(subject.source), example.sizes
+    run_program = compiled_runner(subject.program, subject.weights)
     longest = example.at_length(padding.sequence.most)
     batch = golden_of(run_source, longest.batch(GOLDEN_BATCHES[-1]), padding.sequence.most, sizes)
-    tolerances = {p: tolerances_for(batch, p, precision) for p in exported.platforms}
-    here, share = tolerances[platform], 0.0
+    tolerances = subject.tolerances(batch)
+    here, share = tolerances[subject.platform], 0.0
     rows = [
         golden_of(run_source, _row(example.at_length(length), at), length, sizes)
         for at, length in enumerate(golden_lengths(padding.sequence))
@@ -94,7 +81,7 @@ def prove_sequence(
         share = max(share, compare(run_program, golden, here))
     share = max(share, check_padding(run_program, (*short, *rows), padding, here))
     large = large_batch(lambda rows: run_program.working_bytes(longest.batch(rows)))
-    alike = check_rows(run_program, batch, here, padding.pad, along_batch=along_batch, large=large)
+    alike = check_rows(run_program, batch, here, padding.pad, along_batch=subject.along_batch, large=large)
     return Proof((*rows, batch), tolerances, share, alike)
 
 

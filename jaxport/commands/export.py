@@ -4,12 +4,12 @@ jaxport export --fn package.module:name --params DIR --name MODEL
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from converters.errors import BadSpec
 from converters.export import PLATFORMS, parse_version_name
 from converters.fewer_bits import STORED, parse_weights_dtype
 from converters.lint import parse_allowed
+from converters.options import ExportOptions
 from converters.spec import parse_batches
 from jaxport.commands.export_formats import add_format_flags, asked_formats, format_lines
 
@@ -112,13 +112,7 @@ def _fixed_batches(options: argparse.Namespace) -> tuple[int, ...] | None:
 
 def run(options: argparse.Namespace) -> int:
     check(options)
-    platforms = tuple(p.strip() for p in options.platforms.split(",") if p.strip())
-    formats = asked_formats(options)
-    path, written = (
-        _export_run(options, platforms, formats)
-        if options.fn is None
-        else _export_function(options, platforms, formats)
-    )
+    path, written = _export_run(options) if options.fn is None else _export_function(options)
     # After the flags are checked, as above: what these modules import takes seconds.
     from converters.bundle import read_manifest
     from converters.describe import stored_lines
@@ -138,9 +132,19 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _export_run(
-    options: argparse.Namespace, platforms: tuple[str, ...], formats: dict[str, Any]
-) -> tuple[Path, bool]:
+def _asked(options: argparse.Namespace) -> ExportOptions:
+    """What the flags say of an export, whatever it is of. Raises BadSpec."""
+    return ExportOptions(
+        platforms=tuple(p.strip() for p in options.platforms.split(",") if p.strip()),
+        formats=asked_formats(options),
+        allow=parse_allowed(options.allow),
+        weights_dtype=options.weights_dtype,
+        calling_convention=options.calling_convention,
+        vjp_order=options.vjp_order,
+    )
+
+
+def _export_run(options: argparse.Namespace) -> tuple[Path, bool]:
     from converters.from_run import RunExport, export_run
 
     settings = RunExport(
@@ -149,23 +153,16 @@ def _export_run(
         step=options.step,
         name=options.name,
         version=options.version,
-        platforms=platforms,
-        formats=formats,
         wait=options.wait,
         dynamic_length=options.dynamic_length,
         skip_existing=options.skip_existing,
-        allow=parse_allowed(options.allow),
-        weights_dtype=options.weights_dtype,
-        calling_convention=options.calling_convention,
-        vjp_order=options.vjp_order,
         fixed_batches=_fixed_batches(options),
+        options=_asked(options),
     )
     return export_run(settings)
 
 
-def _export_function(
-    options: argparse.Namespace, platforms: tuple[str, ...], formats: dict[str, Any]
-) -> tuple[Path, bool]:
+def _export_function(options: argparse.Namespace) -> tuple[Path, bool]:
     from converters.from_function import FunctionExport, export_function
 
     settings = FunctionExport(
@@ -174,12 +171,7 @@ def _export_function(
         params=options.params,
         name=options.name,
         version=options.version,
-        platforms=platforms,
-        formats=formats,
-        allow=parse_allowed(options.allow),
-        weights_dtype=options.weights_dtype,
-        calling_convention=options.calling_convention,
-        vjp_order=options.vjp_order,
         fixed_batches=_fixed_batches(options),
+        options=_asked(options),
     )
     return export_function(settings), True

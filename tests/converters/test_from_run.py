@@ -8,6 +8,7 @@ from converters import from_run
 from converters.errors import StorageError
 from converters.formats import Formats, all_written
 from converters.from_run import RunExport, export_run
+from converters.options import ExportOptions
 from tests.converters.conftest import export_iris
 from train_job.errors import UnknownStep
 from train_job.runs import RunRecord, write_run
@@ -53,7 +54,9 @@ def test_a_version_with_less_of_a_format_than_is_asked_for_is_none_alike(tmp_pat
     )
 
     def alike(formats: Formats) -> Path | None:
-        return from_run._alike(RunExport(tmp_path, "r", formats=formats), path.parent, {}, None)
+        return from_run._alike(
+            RunExport(tmp_path, "r", options=ExportOptions(formats=formats)), path.parent, {}, None
+        )
 
     assert alike({}) == alike({"stablehlo": {"batches": (2,)}}) == path
     assert alike({"stablehlo": {"batches": (2, 4)}}) is None

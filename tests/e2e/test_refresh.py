@@ -96,12 +96,12 @@ def test_what_the_old_bundle_recorded_is_asked_for_again(
     refresh.refresh(path)
     ((settings, precision),) = asked
     assert (settings.root, settings.run, settings.step, settings.name) == (root, "digits", "100", "digits")
-    assert (settings.platforms, settings.dynamic_length) == (("cpu", "cuda"), False)
-    assert settings.formats == {
+    assert (settings.options.platforms, settings.dynamic_length) == (("cpu", "cuda"), False)
+    assert settings.options.formats == {
         "savedmodel": {"platforms": ("cpu", "cuda")},
         "stablehlo": {"platform": "cuda", "batches": (1, 16)},
     }
-    assert (precision, settings.allow) == ("highest", {"JP103": "on purpose"})
+    assert (precision, settings.options.allow) == ("highest", {"JP103": "on purpose"})
     assert jax.config.jax_default_matmul_precision is None  # pyright: ignore[reportAttributeAccessIssue]
 
 

@@ -13,7 +13,7 @@ import pytest
 from converters import from_run
 from converters.manifest import SequenceSpec
 from converters.program import as_program, export_program
-from converters.spec import TensorSpec, parse_inputs
+from converters.spec import SignatureSpec, TensorSpec, parse_inputs
 from converters.weights import flatten_params
 from train_job.presets import get_preset
 from train_job.weights import initialise
@@ -38,14 +38,19 @@ def test_one_program_answers_every_length_as_the_model_does() -> None:
 def test_a_run_is_exported_with_the_length_that_it_was_trained_with_or_any_up_to_it(
     finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(from_run, "export_bundle", lambda *_, **said: asked.append(said) or Path())
+    asked: list[SignatureSpec] = []
+
+    def export(_path: Path, _params: Any, specs: dict[str, SignatureSpec], _options: Any, **_: Any) -> Path:
+        asked.extend(specs.values())
+        return Path()
+
+    monkeypatch.setattr(from_run, "export_signatures", export)
     for dynamic in (False, True):
         settings = from_run.RunExport(finished.parent.parent, finished.name, dynamic_length=dynamic)
         from_run.export_run(settings, lambda _: None)
     fixed, free = asked
-    assert (fixed["inputs"], fixed["sequence"]) == ({"tokens": TensorSpec("int32", "b, 16")}, None)
-    assert (free["inputs"], free["sequence"]) == (
+    assert (fixed.inputs, fixed.sequence) == ({"tokens": TensorSpec("int32", "b, 16")}, None)
+    assert (free.inputs, free.sequence) == (
         {"tokens": TensorSpec("int32", "b, t")},
         SequenceSpec("t", 16),
     )
