@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -382,19 +383,22 @@ def test_a_job_that_is_over_is_followed_to_its_end_all_the_same(run: Run, with_a
     assert again.code == 2 and again.out.splitlines() == STEPS and "job/jaxport-train exists" in again.err
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """What is started here heeds SIGINT. In the background of a shell tests ignore it, and so would their children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_interrupting_detaches_and_leaves_the_job(
     cluster: FakeCluster, with_all: FakeCluster, kubeconfig: Path
 ) -> None:
     with_all.scripts["jaxport-train"] = lambda job: job.log(job.pod(), STEPS[0])
     command = [sys.executable, "-m", "jaxport", "submit", "train", "--follow"]
     with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=dict(os.environ),
-        # Tests that run in the background of a shell ignore it, and what they start would too.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
     ) as process:
         assert process.stdout is not None and process.stdout.readline().strip() == STEPS[0]
         process.send_signal(signal.SIGINT)
