@@ -24,8 +24,8 @@ X = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
 MANIFEST, DIGEST = "manifest.json", "manifest.json.sha256"
 PROGRAM, GOLDEN = "programs/predict.jaxexport", "golden/predict.npz"
 TERABYTE = 2**40
-# Longest that a request may take meanwhile.
-# No request waits for a bundle: hashing and compiling go on beside it. Far above what a busy machine adds.
+# Longest that a request may take meanwhile: none waits for a bundle's hashing and compiling. Far above what a busy
+# machine adds.
 SECONDS = 30.0
 
 
