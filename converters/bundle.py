@@ -330,6 +330,10 @@ def _check_against_manifest(
     exported: jax.export.Exported, manifest: Manifest, signature: Signature, source: Path
 ) -> None:
     """The manifest's names, dtypes and shapes are those of the program; BundleError names the first that is not."""
+    if exported.nr_devices != manifest.nr_devices:
+        raise BundleError(
+            f"{source}: nr_devices is {manifest.nr_devices}, the program of {signature.name!r} is for {exported.nr_devices}"
+        )
     (weights, inputs), _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
     outputs = jax.tree.unflatten(exported.out_tree, exported.out_avals)
     for kind, listed, found in (

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from converters.bundle import Bundle
+from converters.cuts import said
 from converters.manifest import UNSIZED, Manifest, Signature, StoredWeights
 from converters.manifest_json import to_json
 from converters.program import operation_counts
@@ -42,7 +43,7 @@ def _lines(bundle: Bundle) -> Iterator[str]:
             yield f"  size       {dim}: {_between(least, most)}{served}"
         if signature.free and not signature.sizes:
             yield f"             no server takes it: {UNSIZED}"
-    yield f"runs on      {', '.join(m.platforms)}; {m.nr_devices} device, matmul precision {m.matmul_precision}"
+    yield f"runs on      {', '.join(m.platforms)}; {_devices(m)}, matmul precision {m.matmul_precision}"
     count = sum(_elements(w.shape) for w in m.weights)
     yield f"weighs       {count:,} weights in {len(m.weights)} arrays, {_size(m.weight_bytes)} stored"
     if m.stored_weights is not None:
@@ -214,6 +215,12 @@ def _loaded_call(bundle: Bundle, signature: Signature) -> str:
     inputs = "".join(f", {t.name}={t.name}" for t in signature.inputs)
     call = f'load_bundle("{bundle.path}")["{signature.name}"].apply(weights{inputs})'
     return f'{call}["{_first_output(signature)}"], under jax.grad' if signature.vjp_order else call
+
+
+def _devices(m: Manifest) -> str:
+    if not m.mesh:
+        return "1 device"
+    return f"{m.nr_devices} devices ({said(m.mesh)}; {len(m.shardings)} of {len(m.weights)} weights cut over them)"
 
 
 def _first_output(signature: Signature) -> str:

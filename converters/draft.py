@@ -17,6 +17,7 @@ from converters.formats import ProvenSignature
 from converters.gradient_proof import GradientProof, check_differentiable, prove_gradients, serialize
 from converters.lint.findings import Findings
 from converters.manifest import ANY_BATCH, Signature, TensorInfo, at_batch, combinations
+from converters.placement import Placement, place
 from converters.program import Program, Source, as_program, as_source, constants, export_program
 from converters.proof import (
     OTHER_BATCHES,
@@ -40,12 +41,14 @@ CONSTANT_LIMIT = 64 << 10
 class Target:
     """Where the programs of a bundle are to run. here: this machine's platform, which is one of `platforms`.
 
-    precision: JAX's name of the precision of products, "default" unless it was raised.
+    precision: JAX's name of the precision of products, "default" unless it was raised. placement: of the weights, where
+    the programs are for several devices.
     """
 
     platforms: tuple[str, ...]
     here: str
     precision: str
+    placement: Placement | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class Drafter:
 
     def __init__(self, weights: Weights, target: Target, findings: Findings) -> None:
         self._weights, self._target, self._findings = weights, target, findings
-        self.on_device: Mapping[str, jax.Array] = jax.device_put(dict(weights.arrays))
+        self.on_device: Mapping[str, jax.Array] = place(weights.arrays, target.placement)
 
     def draft(self, name: str, spec: SignatureSpec) -> Draft:
         """The signature that `spec` declares. Raises BadSpec, ExportRefused."""
@@ -116,6 +119,7 @@ class Drafter:
                 self._target.platforms,
                 declared.all_constraints,
                 self._findings,
+                self._target.placement,
             )
         except ExportRefused as error:
             if not declared.cure or error.code not in ("JP104", "JP105"):

@@ -45,6 +45,16 @@ class BadInput(ConvertError):
     """What a loaded program is called with is not what it takes."""
 
 
+class PlatformMissing(ConvertError):
+    """The bundle has no program for this machine's device."""
+
+    exit_code = 4
+
+
+class DevicesMissing(PlatformMissing):
+    """The bundle's programs are for more devices than there are."""
+
+
 class NoGradient(ConvertError):
     """A bundle's program is differentiated more often than it was exported for."""
 
@@ -61,12 +71,6 @@ class StorageError(ConvertError):
 
 class BadPolicy(ConvertError):
     """A policy or a label, as a file or as typed, that does not say which version is meant."""
-
-
-class PlatformMissing(ConvertError):
-    """The bundle has no program for this machine's device."""
-
-    exit_code = 4
 
 
 class LibraryMissing(ConvertError):

@@ -14,16 +14,19 @@ from typing import Any
 
 import jax
 import jax.export
+from jax.sharding import Mesh
 
 from converters.bundle import parse_version
+from converters.cuts import parse_cuts
 from converters.draft import Draft, Drafter, Target
 from converters.errors import BadSpec, ExportRefused, PlatformMissing
-from converters.fewer_bits import fewer_bits, parse_weights_dtype, with_errors
+from converters.fewer_bits import fewer_bits, parse_weights_dtype, scale_cuts, with_errors
 from converters.formats import Formats, parse_formats
 from converters.gradient_proof import check_order
 from converters.lint import RULES, Findings
 from converters.manifest import SequenceSpec
 from converters.options import Accept, ExportOptions
+from converters.placement import Placement, make_mesh
 from converters.program import calling
 from converters.publish import claimed_version
 from converters.spec import ExportSpec, SignatureSpec, TensorSpec
@@ -61,6 +64,8 @@ def export_bundle(
     calling_convention: int | None = None,
     accept: Accept | None = None,
     vjp_order: int = 0,
+    mesh: Mapping[str, int] | Mesh | None = None,
+    shardings: Mapping[str, Sequence[Any]] | None = None,
 ) -> Path:
     """Exports `fn(params, **inputs)` into models/<name>/<version> and returns that folder.
 
@@ -83,9 +88,12 @@ def export_bundle(
     calling_convention: of jax.export, one that this JAX supports; None is its own choice.
     accept: is given what was proven, and the weights by name on the device, and raises if it is not to be published.
     vjp_order: how often whoever loads the programs can differentiate them backwards, with jax.grad or jax.vjp.
+    mesh: programs for as many devices as its axes say, {"tensor": 2} or a jax.sharding.Mesh. shardings: how weights are
+    cut over it, by patterns of their names, each as a PartitionSpec has it: {"*.up.kernel": (None, "tensor")}; the first
+    that matches counts, and what none matches is copied. Inputs and outputs are whole on every device. See docs/sharded.md.
 
     Raises BadSpec (the arguments do not fit each other), ExportRefused (the program would be wrong or fail later),
-    PlatformMissing (this machine has none of `platforms`), VersionTaken, StorageError.
+    PlatformMissing (this machine has none of `platforms`, or too few devices), VersionTaken, StorageError.
     """
     alone = {
         "fn": fn,
@@ -106,6 +114,8 @@ def export_bundle(
         calling_convention=calling_convention,
         accept=accept,
         vjp_order=vjp_order,
+        mesh=mesh or {},
+        shardings=shardings or {},
     )
     several = signatures is not None
     specs = _several(signatures, alone) if several else _alone(alone)
@@ -126,11 +136,15 @@ def export_signatures(
     path = Path(path)
     model_dir, version = path.parent, parse_version_name(path.name)
     findings = Findings(options.allow)
-    target, asked = _target(tuple(options.platforms)), parse_formats(options.formats)
+    axes, target, asked = options.axes, _target(tuple(options.platforms)), parse_formats(options.formats)
     specs = _with_order(specs, check_order(options.vjp_order))
     weights, stored = flatten_params(params), None
+    cuts = parse_cuts(axes, options.shardings, weights.arrays)
     if (dtype := parse_weights_dtype(options.weights_dtype)) is not None:
         weights, stored = fewer_bits(weights, dtype)
+        cuts |= scale_cuts(cuts, weights.arrays)
+    if axes:
+        target = replace(target, placement=Placement(make_mesh(axes, "mesh"), cuts))
     drafter = Drafter(weights, target, findings)
     with calling(options.calling_convention):
         drafts = tuple(_draft(drafter, name, spec, named=named) for name, spec in specs.items())
@@ -149,6 +163,7 @@ def export_signatures(
         formats=asked,
         allowed=findings.allowed,
         stored_weights=stored and with_errors(stored, params, specs, drafts),
+        placement=target.placement,
     )
     with claimed_version(model_dir.absolute(), version) as (number, folder):
         write_bundle(folder, contents)

@@ -11,6 +11,7 @@ import jax
 import ml_dtypes
 import numpy as np
 
+from converters.cuts import Cut
 from converters.draft import Draft
 from converters.errors import BadSpec
 from converters.golden import worst_error
@@ -80,6 +81,18 @@ def restored(flat: Arrays, facts: StoredWeights) -> dict[str, Any]:
             scale = flat[name + SCALE]
             whole[name] = (value.astype(scale.dtype) * scale).astype(computes_in)
     return whole
+
+
+def scale_cuts(cuts: Mapping[str, Cut], stored: Arrays) -> dict[str, Cut]:
+    """How the scales of int8 are cut, of stored weights of several devices: as the channels that each is of."""
+    of_scales = {}
+    for name, cut in cuts.items():
+        if (scale := stored.get(name + SCALE)) is not None:
+            parts = zip(cut, scale.shape, strict=False)
+            along = tuple(part if size > 1 else None for part, size in parts)
+            if any(part is not None for part in along):
+                of_scales[name + SCALE] = along
+    return of_scales
 
 
 def with_errors(

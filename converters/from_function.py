@@ -9,6 +9,7 @@ from typing import Any
 
 from converters.bundle import MODEL_NAME
 from converters.checkpoint import fit, read_checkpoint
+from converters.cuts import said
 from converters.errors import BadSpec
 from converters.export import SIGNATURE, check_signatures, export_signatures, parse_version_name
 from converters.lint.tracing import place_in_caller
@@ -48,13 +49,20 @@ def export_function(settings: FunctionExport, say: Callable[[str], None] = print
     if settings.fixed_batches is not None:
         fixed = settings.fixed_batches
         specs = {n: s if s.loss else replace(s, fixed_batches=fixed) for n, s in specs.items()}
+    options = settings.options
+    if axes := options.axes:
+        if not spec.shardings:
+            raise BadSpec(
+                f"--mesh {said(axes)}: {settings.fn} does not say how its params are cut; give its ExportSpec shardings"
+            )
+        options = replace(options, shardings=spec.shardings)
     params = _params(spec, settings)
-    say(f"exporting {settings.fn} for {', '.join(settings.options.platforms)}")
+    say(f"exporting {settings.fn} for {', '.join(options.platforms)}")
     return export_signatures(
         settings.root / "models" / settings.name / settings.version,
         params,
         check_signatures(specs),
-        settings.options,
+        options,
         usage=spec.usage,
         provenance={"source": "function", "function": settings.fn, "params": settings.params.name},
     )

@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from converters.bundle import MODEL_NAME, list_versions, open_bundle, read_manifest
+from converters.cuts import said
 from converters.errors import BadSpec, ConvertError, StorageError
 from converters.export import SIGNATURE, export_signatures, parse_version_name
 from converters.fewer_bits import fewer_bits, parse_weights_dtype
@@ -40,8 +41,8 @@ class RunExport:
     """Which checkpoint becomes which bundle. `step` is "latest", "best" or a number; `name` None takes the run's.
 
     dynamic_length: each request chooses the length of its sequences. skip_existing: a version that was made of the
-    same checkpoint, for the same platforms, lengths, batches, dtype of weights and formats with their options, by the same
-    JAX, is as good as a new one. origin: what the provenance says beside the checkpoint. fixed_batches, options: as in
+    same checkpoint, for the same platforms, devices, lengths, batches, dtype of weights and formats with their options, by
+    the same JAX, is as good as a new one. origin: what the provenance says beside the checkpoint. fixed_batches, options: as in
     export_bundle.
     """
 
@@ -73,10 +74,10 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple
     chosen = choose_step(run_dir, settings.step)
     preset = get_preset(record.preset)
     sequence = _sequence(preset, record.preset) if settings.dynamic_length else None
+    options = _placed(settings.options, preset, record.preset)
     provenance = _provenance(record, chosen) | dict(settings.origin)
 
     def write() -> Path:
-        options = settings.options
         say(f"exporting step {chosen.step} of run {settings.run} for {', '.join(options.platforms)}")
         params = load_params(run_dir, chosen.step)
         measured = _held_out(run_dir, record, params, options.weights_dtype, say)
@@ -164,6 +165,20 @@ def checkpoint_of(run_dir: Path, step: str) -> dict[str, Any]:
     return _provenance(read_run(run_dir), choose_step(run_dir, step))
 
 
+def _placed(options: ExportOptions, preset: Preset, name: str) -> ExportOptions:
+    """With the model's own rules for the axis `tensor`, where there are several devices."""
+    if not (axes := options.axes):
+        return options
+    if set(axes) != {"tensor"}:
+        raise BadSpec(f"--mesh {said(axes)}: of a run only tensor=N is known, as --mesh tensor=2")
+    if not (rules := getattr(preset.model, "tensor_parallel", None)):
+        raise BadSpec(
+            f"--mesh {said(axes)}: the model of preset {name} does not say how its weights are cut: give its configuration a "
+            "tensor_parallel, as train_job/models/transformer.py has"
+        )
+    return replace(options, shardings=rules)
+
+
 def _alike(
     settings: RunExport, model_dir: Path, provenance: Mapping[str, Any], sequence: SequenceSpec | None
 ) -> Path | None:
@@ -171,7 +186,7 @@ def _alike(
     options = settings.options
     wanted = (
         set(options.platforms), jax.__version__, installed("jaxlib"), sequence, options.weights_dtype,
-        options.vjp_order, parse_batches(settings.fixed_batches),
+        options.vjp_order, parse_batches(settings.fixed_batches), options.axes,
     )  # fmt: skip
     with storage_errors(model_dir):
         versions = list_versions(model_dir)
@@ -184,7 +199,7 @@ def _alike(
                 set(manifest.platforms), manifest.jax_version, manifest.jaxlib_version,
                 signature and signature.sequence, manifest.stored_weights and manifest.stored_weights.dtype,
                 signature and signature.vjp_order,
-                signature and signature.batches,
+                signature and signature.batches, dict(manifest.mesh),
             )  # fmt: skip
             granted = manifest.allowed.items() <= options.allow.items()
             called = options.calling_convention in (None, manifest.calling_convention)

@@ -24,6 +24,7 @@ from converters.dims import size as size_of
 from converters.errors import BadInput, NoGradient, PlatformMissing
 from converters.gradient import differentiable
 from converters.manifest import Manifest, TensorInfo
+from converters.placement import Placement, place
 from converters.run import Run, calling, program_runner
 
 DEFAULT_SIGNATURE = "predict"
@@ -34,7 +35,8 @@ def load_bundle(path: Path | str) -> "LoadedBundle":
     """The bundle at `path`, models/<name>/<version>, with its weights in memory.
 
     Every file is hashed before anything of it is parsed. Raises BundleNotFound, BundleError (a file is missing,
-    altered, or not what the manifest says), PlatformMissing (it has no program for this machine's device).
+    altered, or not what the manifest says), PlatformMissing (it has no program for this machine's device, or its
+    programs are for more devices than there are).
     """
     bundle = open_bundle(path)
     check_platform(bundle)
@@ -56,11 +58,13 @@ class LoadedBundle:
     """The functions of a bundle by the names of its signatures: loaded["embed"], and loaded.predict for "predict".
 
     weights: every weight by name, on the host. Other values of the same shapes and dtypes can take their place in
-    `LoadedSignature.apply`.
+    `LoadedSignature.apply`. placement: where they lie when the programs are for several devices, None for one:
+    `loaded.placement.place(weights)` puts others there, which `apply` then needs.
     """
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
+        self.placement = Placement.of(bundle.manifest, str(bundle.path))
         self.weights: dict[str, np.ndarray] = bundle.load_weights()
         self._functions: dict[str, LoadedSignature] = {}
 
@@ -85,9 +89,9 @@ class LoadedBundle:
 
     @cached_property
     def on_device(self) -> dict[str, jax.Array]:
-        """The weights on JAX's default device, put there when they are first used."""
+        """The weights on JAX's default device, or on those that the programs are for, put there when they are first used."""
         with wide(weight.dtype.name for weight in self.weights.values()):
-            return jax.device_put(self.weights)
+            return place(self.weights, self.placement)
 
 
 class LoadedSignature:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from converters.cuts import Cut
 from converters.dims import all_hold, symbols
 from converters.dims import size as size_of
 from converters.window import Window, window_of
@@ -243,6 +244,8 @@ class Manifest:
     )  # by name; files say where they are
     allowed: Mapping[str, str] = field(default_factory=dict)  # by a rule's code: why what it found is right
     stored_weights: StoredWeights | None = None  # None where they are as the function has them
+    mesh: Mapping[str, int] = field(default_factory=dict)  # devices by axis; empty for one device
+    shardings: Mapping[str, Cut] = field(default_factory=dict)  # by weight; one that is not here is copied
     schema_version: int = field(default=SCHEMA_VERSION)
 
     @property
@@ -275,4 +278,5 @@ class Manifest:
             for name, s in sorted(self.signatures.items())
         }
         weights = [(w.name, w.dtype, w.shape) for w in self.weights]
-        return hashlib.sha256(json.dumps([programs, weights]).encode()).hexdigest()
+        placed = [dict(self.mesh), sorted(self.shardings.items())] if self.mesh else []
+        return hashlib.sha256(json.dumps([programs, weights, *placed]).encode()).hexdigest()

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from datetime import date
 from typing import Any
 
+from converters.cuts import Cut, misfit
 from converters.dims import constraint_symbols, symbols
 from converters.errors import BundleError
 from converters.manifest import (
@@ -34,7 +35,7 @@ LARGEST_SIZE = 2**63 - 1
 # Fields of a signature, and of the manifest, that are left out where they say nothing: as readers know it that have
 # never heard of them.
 OF_A_SIGNATURE = ("sequence", "rows", "sizes", "bounds", "loss", "vjp_order", "batches")
-OF_A_MANIFEST = ("formats", "allowed", "stored_weights")
+OF_A_MANIFEST = ("formats", "allowed", "stored_weights", "mesh", "shardings")
 
 
 def to_json(manifest: Manifest) -> str:
@@ -100,6 +101,8 @@ def _manifest(raw: dict[str, Any]) -> Manifest:
     fields["allowed"] = dict(raw.get("allowed", {}).items())
     stored = raw.get("stored_weights")
     fields["stored_weights"] = None if stored is None else _stored_weights(stored)
+    fields["mesh"] = _mesh(raw.get("mesh", {}), raw["nr_devices"])
+    fields["shardings"] = _shardings(raw.get("shardings", {}), fields["weights"], fields["mesh"])
     for key in ("usage", "allowed"):
         for name, text in fields[key].items():
             if not isinstance(text, str) or not _is_unicode(name + text):
@@ -113,6 +116,28 @@ def _stored_weights(raw: dict[str, Any]) -> StoredWeights:
         raise ValueError("a dtype of stored_weights")
     errors = {name: OutputError(**error) for name, error in raw["errors"].items()}
     return StoredWeights(**{**raw, "computes_in": computes_in, "errors": errors})
+
+
+def _mesh(raw: Any, devices: Any) -> dict[str, int]:
+    """Sizes by axis, which make as many devices as are said."""
+    mesh = dict(raw.items())
+    if any(
+        isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in (*mesh.values(), devices)
+    ):
+        raise ValueError(f"the mesh {str(mesh)[:80]}")
+    if math.prod(mesh.values()) != devices or (mesh and devices == 1):
+        raise ValueError(f"the mesh {str(mesh)[:80]} for {str(devices)[:40]} devices")
+    return mesh
+
+
+def _shardings(raw: Any, weights: tuple[WeightSpec, ...], mesh: Mapping[str, int]) -> dict[str, Cut]:
+    """How weights are cut, into equal pieces."""
+    shapes, cuts = {weight.name: weight.shape for weight in weights}, {}
+    for name, cut in raw.items():
+        cuts[name] = tuple(tuple(part) if isinstance(part, list) else part for part in cut)
+        if why := misfit(cuts[name], shapes[name], mesh):
+            raise ValueError(f"the sharding of {name[:40]!r}: {why[:80]}")
+    return cuts
 
 
 def _is_unicode(text: str) -> bool:

@@ -20,6 +20,7 @@ from converters.lint.findings import Findings
 from converters.lint.jaxprs import lint_jaxpr, works_along
 from converters.lint.tracing import trace_or_refuse, unpromised_targets
 from converters.manifest import TensorInfo
+from converters.placement import Placement
 from converters.weights import is_array
 
 Arrays = Mapping[str, Any]
@@ -82,11 +83,12 @@ def export_program(
     platforms: Sequence[str],
     constraints: Sequence[str] = (),
     findings: Findings | None = None,
+    placement: Placement | None = None,
 ) -> jax.export.Exported:
     """Traces `program` with the symbols of its inputs' shapes and lowers it for `platforms`.
 
     constraints: what is known of the symbols, as "t <= 256". ExportRefused: a rule of converters/lint is broken that
-    `findings` does not allow.
+    `findings` does not allow. placement: of the weights, for a program of several devices.
     """
     findings = findings or Findings()
     scope = jax.export.SymbolicScope(tuple(constraints))
@@ -104,7 +106,8 @@ def export_program(
             findings.add("JP116", f"64 bits are asked for and x64 is off: {narrowed[0]}")
         lint_jaxpr(traced.jaxpr.jaxpr, len(weights), findings)
         findings.along_batch = works_along(traced.jaxpr.jaxpr, str(inputs[0].shape[0]))
-        return _lower(program, arguments, tuple(platforms), findings, why)
+        jitted = jax.jit(program) if placement is None else placement.jit(program, list(weights))
+        return _lower(jitted, arguments, tuple(platforms), findings, why)
 
 
 def _goes_with_numbers(
@@ -125,7 +128,7 @@ def _goes_with_numbers(
 
 
 def _lower(
-    program: Program,
+    jitted: Any,
     arguments: tuple[Any, Any],
     platforms: tuple[str, ...],
     findings: Findings,
@@ -133,7 +136,7 @@ def _lower(
 ) -> jax.export.Exported:
     def export(platforms: tuple[str, ...], targets: Sequence[str] = ()) -> jax.export.Exported:
         checks = [jax.export.DisabledSafetyCheck.custom_call(target) for target in targets]
-        return jax.export.export(jax.jit(program), platforms=platforms, disabled_checks=checks)(*arguments)
+        return jax.export.export(jitted, platforms=platforms, disabled_checks=checks)(*arguments)
 
     def elsewhere() -> str:
         """A platform that is alone in failing is told from a function that nowhere goes."""
@@ -190,7 +193,7 @@ def operations(exported: jax.export.Exported) -> Iterator[ir.Operation]:
     """Every operation of the program, depth first."""
     context = ir.Context()
     stablehlo.register_dialect(context)
-    sdy.register_dialect(context)  # the solvers of jnp.linalg carry rules of Shardy
+    sdy.register_dialect(context)  # programs of several devices, and the solvers of jnp.linalg
     module = stablehlo.deserialize_portable_artifact(context, exported.mlir_module_serialized)
     yield from _walk(module.operation)
 

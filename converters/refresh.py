@@ -20,6 +20,7 @@ from converters.errors import BadSpec, GoldenMismatch
 from converters.export import local_platform
 from converters.manifest import Manifest, Signature
 from converters.options import ExportOptions
+from converters.placement import simulate
 from converters.run import program_runner
 
 MODELS = "models"
@@ -44,13 +45,14 @@ def refresh(path: Path | str, root: Path | None = None, say: Callable[[str], Non
     """Exports the checkpoint of the bundle at `path` once more, into the next version of its model.
 
     root: holds runs/ and models/; None takes that of a bundle at ROOT/models/NAME/VERSION, else ./work. Platforms,
-    lengths, precision, dtype of the stored weights, formats and what was allowed are the old bundle's.
+    devices, lengths, precision, dtype of the stored weights, formats and what was allowed are the old bundle's.
 
     Raises BundleNotFound and BundleError for the old bundle, BadSpec where it does not come of a run, or the run or its step
     is gone, GoldenMismatch where the new program answers otherwise, and what an export raises; then nothing is
     published.
     """
     old = open_bundle(path)
+    simulate(old.manifest.nr_devices)
     root, name = _home(old, root)
     origin = old.manifest.provenance
     if origin.get("source") != "run":
@@ -101,6 +103,7 @@ def _options(manifest: Manifest) -> ExportOptions:
         formats=_formats(manifest),
         allow=manifest.allowed,
         weights_dtype=stored and stored.dtype,
+        mesh=manifest.mesh,
     )
 
 

@@ -63,13 +63,14 @@ class ExportSpec:
     signatures: one, which is "predict", or several by name. params: what the functions take, as a pytree of arrays or
     ShapeDtypeStructs (jax.eval_shape): the checkpoint's arrays are put into it, by name; None takes the checkpoint's own
     dicts and lists. restore: picks the params out of what the checkpoint holds, as lambda saved: saved["model"].
-    usage: strings for clients.
+    usage: strings for clients. shardings: how params are cut where --mesh asks for several devices, as export_bundle's.
     """
 
     signatures: SignatureSpec | Mapping[str, SignatureSpec]
     params: Any = None
     restore: Callable[[Any], Any] | None = None
     usage: Mapping[str, str] | None = None
+    shardings: Mapping[str, Sequence[Any]] | None = None
 
 
 @dataclass(frozen=True)

@@ -118,12 +118,14 @@ def _run_goldens(path: Path) -> dict[str, Any]:
     from converters.bundle import open_bundle
     from converters.gradient import differentiable, rerun
     from converters.loaded import check_platform
+    from converters.placement import Placement, place, simulate
     from converters.run import program_runner
 
     bundle = open_bundle(path)
+    simulate(bundle.manifest.nr_devices)
     jax.config.update("jax_enable_x64", True)  # a program has the dtypes it was exported with
     platform = check_platform(bundle)
-    weights = jax.device_put(bundle.load_weights())
+    weights = place(bundle.load_weights(), Placement.of(bundle.manifest, str(path)))
     count, worst = 0, 0.0
     for name, signature in bundle.manifest.signatures.items():
         goldens = bundle.goldens(name)

@@ -18,6 +18,7 @@ from converters.formats import Formats, ProvenBundle, write_formats
 from converters.golden import pack_goldens
 from converters.manifest import FileDigest, Manifest, StoredWeights, Tolerance, WeightSpec
 from converters.manifest_json import to_json
+from converters.placement import Placement
 from converters.program import serialization_version, stablehlo_version
 from converters.window import window_ends
 
@@ -26,7 +27,8 @@ from converters.window import window_ends
 class Contents:
     """All that a bundle is made of. formats: options of each further format by name. origin: the provenance.
 
-    allowed: what the rules found and were told to let through, the reason by code.
+    allowed: what the rules found and were told to let through, the reason by code. placement: of the weights, for
+    programs of several devices.
     """
 
     model: str
@@ -39,6 +41,7 @@ class Contents:
     formats: Formats
     allowed: Mapping[str, str] = field(default_factory=dict)
     stored_weights: StoredWeights | None = None
+    placement: Placement | None = None
 
     @property
     def proven(self) -> ProvenBundle:
@@ -113,6 +116,8 @@ def _manifest(
         formats=formats,
         allowed=dict(contents.allowed),
         stored_weights=contents.stored_weights,
+        mesh={} if contents.placement is None else dict(contents.placement.mesh.shape),
+        shardings={} if contents.placement is None else dict(contents.placement.cuts),
     )
 
 

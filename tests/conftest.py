@@ -9,6 +9,7 @@ import pytest
 
 from tests.once import OncePerRun
 from tests.serve_grpc import bundles
+from tests.sharded import made_by_two
 
 # Its defaults skip what compiles in under a second.
 JAX_CACHE = {
@@ -63,6 +64,12 @@ def models(once: OncePerRun) -> Path:
 def sequences(once: OncePerRun) -> Path:
     """sequence alone: never changed by a test."""
     return once.folder("sequences", bundles.export_sequence)
+
+
+@pytest.fixture(scope="session")
+def sharded(once: OncePerRun) -> Path:
+    """models/wide for two devices and models/one like it for one, coming/wide/2 with other weights, and facts.json."""
+    return once.folder("sharded", made_by_two)
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from converters.compare.ways import Arrays, Way, jax_ways
 from converters.errors import GoldenMismatch, PlatformMissing
 from converters.golden import Golden, worst_error
 from converters.manifest import Manifest, Signature, Tolerance
+from converters.placement import Placement, place, simulate
 from converters.program import Program
 from converters.run import calling
 
@@ -35,9 +36,10 @@ def compare(path: Path | str, asked: Asked, say: Say = lambda _line: None) -> Co
     """Measures the bundle at `path` in this process, and its SavedModel in one of its own. say: a line of progress.
 
     Raises BundleNotFound, BundleError, BadSpec (a batch that it has no program for), PlatformMissing (no program for
-    this machine's device).
+    this machine's device, or for more devices than there are).
     """
     bundle = open_bundle(path)
+    simulate(bundle.manifest.nr_devices)
     signature = bundle.signature(asked.signature)
     here = jax.export.default_export_platform()
     if here not in bundle.manifest.platforms:
@@ -109,7 +111,7 @@ def _ways(
     say: Say,
 ) -> tuple[list[Way], list[WayFigures]]:
     """Those that can be run, and those that cannot, with the reason."""
-    weights = jax.device_put(bundle.load_weights())
+    weights = place(bundle.load_weights(), Placement.of(bundle.manifest, str(bundle.path)))
     start = time.perf_counter()
     programs = bundle.programs(signature.name)
     program = calling({batch: exported.call for batch, exported in programs.items()}, signature.pad)

@@ -3,13 +3,16 @@ jaxport export --fn package.module:name --params DIR --name MODEL
 """
 
 import argparse
+import math
 from pathlib import Path
 
+from converters.cuts import parse_axes
 from converters.errors import BadSpec
 from converters.export import PLATFORMS, parse_version_name
 from converters.fewer_bits import STORED, parse_weights_dtype
 from converters.lint import parse_allowed
 from converters.options import ExportOptions
+from converters.placement import simulate
 from converters.spec import parse_batches
 from jaxport.commands.export_formats import add_format_flags, asked_formats, format_lines
 
@@ -72,6 +75,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="how often whoever loads the bundle in Python can differentiate it: 1 for gradients (default: 0)",
     )
+    flag(
+        "--mesh",
+        default="",
+        metavar="AXIS=N",
+        help="programs for N devices, over which the weights are cut: tensor=N; docs/sharded.md (default: one device)",
+    )
     flag("--platforms", default="cpu,cuda", help=f"some of {','.join(PLATFORMS)} (default: cpu,cuda)")
 
 
@@ -82,6 +91,7 @@ def check(options: argparse.Namespace) -> None:
     parse_version_name(options.version)
     parse_allowed(options.allow)
     parse_weights_dtype(options.weights_dtype)
+    parse_axes(options.mesh)
     if options.vjp_order < 0:
         raise BadSpec(f"--vjp-order {options.vjp_order}: 0, 1 or more is needed")
     _fixed_batches(options)
@@ -112,7 +122,9 @@ def _fixed_batches(options: argparse.Namespace) -> tuple[int, ...] | None:
 
 def run(options: argparse.Namespace) -> int:
     check(options)
-    path, written = _export_run(options) if options.fn is None else _export_function(options)
+    asked = _asked(options)
+    simulate(math.prod(asked.axes.values()))
+    path, written = _export_run(options, asked) if options.fn is None else _export_function(options, asked)
     # After the flags are checked, as above: what these modules import takes seconds.
     from converters.bundle import read_manifest
     from converters.describe import stored_lines
@@ -141,10 +153,11 @@ def _asked(options: argparse.Namespace) -> ExportOptions:
         weights_dtype=options.weights_dtype,
         calling_convention=options.calling_convention,
         vjp_order=options.vjp_order,
+        mesh=parse_axes(options.mesh),
     )
 
 
-def _export_run(options: argparse.Namespace) -> tuple[Path, bool]:
+def _export_run(options: argparse.Namespace, asked: ExportOptions) -> tuple[Path, bool]:
     from converters.from_run import RunExport, export_run
 
     settings = RunExport(
@@ -157,12 +170,12 @@ def _export_run(options: argparse.Namespace) -> tuple[Path, bool]:
         dynamic_length=options.dynamic_length,
         skip_existing=options.skip_existing,
         fixed_batches=_fixed_batches(options),
-        options=_asked(options),
+        options=asked,
     )
     return export_run(settings)
 
 
-def _export_function(options: argparse.Namespace) -> tuple[Path, bool]:
+def _export_function(options: argparse.Namespace, asked: ExportOptions) -> tuple[Path, bool]:
     from converters.from_function import FunctionExport, export_function
 
     settings = FunctionExport(
@@ -172,6 +185,6 @@ def _export_function(options: argparse.Namespace) -> tuple[Path, bool]:
         name=options.name,
         version=options.version,
         fixed_batches=_fixed_batches(options),
-        options=_asked(options),
+        options=asked,
     )
     return export_function(settings), True

@@ -23,12 +23,14 @@ READER = (
     "errors",
     "manifest",
     "manifest_json",
+    "cuts",
     "golden",
     "bundle",
     "window",
     "dims",
     "run",
     "gradient",
+    "placement",
     "loaded",
 )
 ALONE = """

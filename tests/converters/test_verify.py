@@ -14,7 +14,7 @@ from tests.converters.conftest import export_iris, iris_params
 from tests.converters.test_bundle import rewrite_manifest
 from tests.serve_grpc.bundles import export_every_dtype
 
-READER = ("__init__", "errors", "manifest", "manifest_json", "golden", "bundle", "window", "dims")
+READER = ("__init__", "errors", "manifest", "manifest_json", "cuts", "golden", "bundle", "window", "dims")
 ALONE = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -37,7 +37,7 @@ def test_a_good_bundle_passes(iris_bundle: Path) -> None:
 
 
 def test_the_reader_alone_reproduces_the_goldens(iris_bundle: Path, tmp_path: Path) -> None:
-    """Eight files of this package and the libraries they name are all that a loader anywhere needs."""
+    """Nine files of this package and the libraries they name are all that a loader anywhere needs."""
     (tmp_path / "converters").mkdir()
     for name in READER:
         shutil.copy(Path(converters.__file__).parent / f"{name}.py", tmp_path / "converters")

@@ -6,7 +6,9 @@ use b for batch, t for time (at most `context`), d for `d_model`, h for heads.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +27,18 @@ class TransformerConfig:
     ffn: int
     context: int
     vocab: int = 256
+
+    # How weights are cut over devices of the axis "tensor", by name (Shoeybi et al., 2019, section 3): heads and hidden
+    # units are spread, so that a block has one sum over the devices behind its attention and one behind its MLP.
+    tensor_parallel: ClassVar[Mapping[str, tuple[str | None, ...]]] = {
+        "blocks.*.attn.[qkv]*.kernel": (None, "tensor"),
+        "blocks.*.attn.[qkv]*.bias": ("tensor",),
+        "blocks.*.attn.out.kernel": ("tensor", None),
+        "blocks.*.mlp.up.kernel": (None, "tensor"),
+        "blocks.*.mlp.up.bias": ("tensor",),
+        "blocks.*.mlp.down.kernel": ("tensor", None),
+        "head.kernel": (None, "tensor"),
+    }
 
     def build(self, rngs: nnx.Rngs) -> Transformer:
         """A Transformer with fresh float32 weights."""
