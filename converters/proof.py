@@ -19,7 +19,7 @@ from converters.lint.rules import refusal
 from converters.lint.tracing import trace_or_refuse
 from converters.manifest import ANY_BATCH, Tolerance
 from converters.program import Source
-from converters.row_proof import BITWISE, TOLERANCE, check_rows, large_batch
+from converters.row_proof import BITWISE, TOLERANCE, check_rows, large_batches
 from converters.run import Run, compiled_runner, to_host
 from converters.spec import Example, whole_bytes
 
@@ -49,7 +49,7 @@ class Proof:
 @dataclass(frozen=True)
 class Subject:
     """What is proven, and where. source: the function on the params it came with. programs: of it, by batch. weights: on
-    the device. platform: this machine's. precision: as the manifest says it. along_batch: as check_rows has it.
+    the device. platform: this machine's. precision: as the manifest says it. along_batch: as large_batches has it.
     """
 
     source: Source
@@ -86,10 +86,12 @@ def prove(
     """
     run_source = jitted(subject.source)
     run_program = compiled_runner(subject.program, subject.weights)
-    large = large_batch(lambda rows: run_program.working_bytes(example.batch(rows)))
+    large = large_batches(
+        lambda rows: run_program.working_bytes(example.batch(rows)), along_batch=subject.along_batch
+    )
     goldens, more = (
         tuple(golden_of(run_source, example.batch(rows), sizes=example.sizes) for rows in batches)
-        for batches in (GOLDEN_BATCHES, (*others, large) if others else ())
+        for batches in (GOLDEN_BATCHES, (*others, large[0]) if others else ())
     )
     tolerances = subject.tolerances(goldens[-1])
     own, share = tolerances[subject.platform], 0.0
@@ -97,7 +99,7 @@ def prove(
         share = max(share, compare(run_program, golden, own))
     if loss:
         return Proof(goldens, tolerances, share)
-    rows = check_rows(run_program, goldens[-1], own, pad, along_batch=subject.along_batch, large=large)
+    rows = check_rows(run_program, goldens[-1], own, pad, large=large)
     return Proof(goldens, tolerances, share, rows)
 
 

@@ -6,6 +6,7 @@ Each finds what another hides: a NaN that is swallowed, a maximum that noise doe
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 
 import ml_dtypes
 import numpy as np
@@ -22,7 +23,7 @@ LARGE_BATCH = 64
 # where that is too much as well, above those up to 16 or 8. The last is tried in any case.
 SMALLER_BATCHES = (33, 17, 9)
 MOST_BYTES = 320 << 20
-# For a program that does something along its batch, and may treat a larger one apart.
+# For a program that does something along its batch, and may treat a larger one apart; within the same bound.
 LARGER_BATCHES = (257, 1025)
 _, BITWISE, TOLERANCE = ROWS
 
@@ -35,15 +36,14 @@ def check_rows(
     tolerances: Mapping[str, Tolerance],
     pad: Mapping[str, float] | None = None,
     *,
-    along_batch: bool = False,
-    large: int = LARGE_BATCH,
+    large: Sequence[int] = (LARGE_BATCH,),
     batch: int = ANY_BATCH,
 ) -> str:
     """BITWISE where no stranger changed a bit of the golden rows at the same places, else TOLERANCE.
 
-    pad: what a server fills a batch with, by input. along_batch: the program does something along its batch. large: the
-    batch that stands for those that the goldens are not of, as `large_batch` chooses it. batch: the only one that the
-    program is for, at least as many as the golden's; `run` fills up to it. Of ANY_BATCH several are tried.
+    pad: what a server fills a batch with, by input. large: batches that stand for those that the goldens are not of, as
+    `large_batches` chooses them. batch: the only one that the program is for, at least as many as the golden's; `run`
+    fills up to it. Of ANY_BATCH several are tried.
     ExportRefused where a row's answer changes with its place (JP108) or with what stands before or after it (JP107).
     """
     padded = batch or PADDED_BATCH
@@ -59,7 +59,7 @@ def check_rows(
             got = proof.among(others, (start,), f"with {kind} rows {side} them")
             first = first or got
             bitwise = bitwise and all(got[name].tobytes() == first[name].tobytes() for name in got)
-    for size in (batch,) if batch else (large, *(LARGER_BATCHES if along_batch else ())):
+    for size in (batch,) if batch else large:
         copies = {name: np.resize(a, (size, *a.shape[1:])) for name, a in golden.inputs.items()}
         proof.among(copies, range(0, size - golden.batch + 1, golden.batch), f"{size} copies of them")
         mixed = {name: _mixed(a, size, fills[name]) for name, a in golden.inputs.items()}
@@ -67,13 +67,19 @@ def check_rows(
     return BITWISE if bitwise else TOLERANCE
 
 
-def large_batch(working_bytes: Callable[[int], int]) -> int:
-    """The batch, LARGE_BATCH where memory allows, at which rows are put among many. working_bytes: of a run, by batch.
+def large_batches(working_bytes: Callable[[int], int], *, along_batch: bool) -> tuple[int, ...]:
+    """Batches at which rows are put among many: LARGE_BATCH where memory allows, else a smaller one, and of LARGER_BATCHES
+    what memory allows for a program that does something along its batch. working_bytes: of a run, by batch.
 
     What one row takes is needed anyway: it may be weights that are made whole inside the program.
     """
-    sizes, one = (LARGE_BATCH, *SMALLER_BATCHES), working_bytes(1)
-    return next((size for size in sizes[:-1] if working_bytes(size) - one <= MOST_BYTES), sizes[-1])
+    one = working_bytes(1)
+
+    def fits(size: int) -> bool:
+        return working_bytes(size) - one <= MOST_BYTES
+
+    first = next((size for size in (LARGE_BATCH, *SMALLER_BATCHES[:-1]) if fits(size)), SMALLER_BATCHES[-1])
+    return (first, *takewhile(fits, LARGER_BATCHES if along_batch else ()))
 
 
 class _Rows:

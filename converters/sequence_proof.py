@@ -21,7 +21,7 @@ from converters.proof import (
     golden_of,
     jitted,
 )
-from converters.row_proof import LARGE_BATCH, check_rows, large_batch
+from converters.row_proof import LARGE_BATCH, check_rows, large_batches
 from converters.run import Run, compiled_runner
 from converters.spec import Example
 
@@ -80,8 +80,10 @@ def prove_sequence(subject: Subject, example: Example, padding: Padding) -> Proo
     for golden in (short[0], golden_of(run_source, many, rows[0].length, sizes), batch):
         share = max(share, compare(run_program, golden, here))
     share = max(share, check_padding(run_program, (*short, *rows), padding, here))
-    large = large_batch(lambda rows: run_program.working_bytes(longest.batch(rows)))
-    alike = check_rows(run_program, batch, here, padding.pad, along_batch=subject.along_batch, large=large)
+    large = large_batches(
+        lambda rows: run_program.working_bytes(longest.batch(rows)), along_batch=subject.along_batch
+    )
+    alike = check_rows(run_program, batch, here, padding.pad, large=large)
     return Proof((*rows, batch), tolerances, share, alike)
 
 

@@ -1,7 +1,7 @@
 """Rows that mix are found, however little of it shows; rows that do not are told from those that nearly do not."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from converters.errors import BundleError, ExportRefused
 from converters.golden import Golden
 from converters.manifest import Tolerance
 from converters.manifest_json import parse_manifest, to_json
-from converters.row_proof import BITWISE, LARGE_BATCH, TOLERANCE, check_rows, large_batch
+from converters.row_proof import BITWISE, LARGE_BATCH, LARGER_BATCHES, TOLERANCE, check_rows, large_batches
 from converters.run import compiled_runner
 from tests.converters.conftest import export_iris, iris_rows
 
@@ -27,7 +27,10 @@ TOLERANCES = {"y": Tolerance(3e-5, 1e-5, 1.0)}
 
 
 def proof(
-    fn: Callable[..., jax.Array], *, along_batch: bool = True, large: int = LARGE_BATCH, **inputs: np.ndarray
+    fn: Callable[..., jax.Array],
+    *,
+    large: Sequence[int] = (LARGE_BATCH, *LARGER_BATCHES),
+    **inputs: np.ndarray,
 ) -> str:
     """Of a function as of a program."""
     compiled = jax.jit(fn)
@@ -36,7 +39,7 @@ def proof(
         return {"y": np.asarray(compiled(**inputs))}
 
     inputs = inputs or {"x": X}
-    return check_rows(run, Golden(3, inputs, run(inputs)), TOLERANCES, along_batch=along_batch, large=large)
+    return check_rows(run, Golden(3, inputs, run(inputs)), TOLERANCES, large=large)
 
 
 def size(x: jax.Array) -> jax.Array:
@@ -176,17 +179,27 @@ def test_rows_that_take_much_memory_are_tried_at_a_smaller_batch(
 
 
 def test_the_batch_is_the_largest_that_memory_allows(iris_bundle: Path) -> None:
+    def chosen(row_bytes: int, *, along_batch: bool) -> tuple[int, ...]:
+        return large_batches(lambda rows: row_bytes * rows, along_batch=along_batch)
+
     mebibytes = {9: 33, 30: 9, 100: 9}  # of a row: the batch
-    assert {m: large_batch(lambda rows, m=m: m * rows << 20) for m in mebibytes} == mebibytes
-    assert large_batch(lambda rows: 1 << 40) == 64, "what a single row takes is no matter of the batch"
+    for along in (False, True):
+        assert {m: chosen(m << 20, along_batch=along) for m in mebibytes} == {
+            m: (b,) for m, b in mebibytes.items()
+        }
+    kibibytes = {4096: (64,), 1024: (64, 257), 256: (64, 257, 1025)}
+    assert {k: chosen(k << 10, along_batch=True) for k in kibibytes} == kibibytes
+    assert chosen(1, along_batch=False) == (64,)
+    alone = large_batches(lambda rows: 1 << 40, along_batch=False)
+    assert alone == (64,), "what a single row takes is no matter of the batch"
     bundle = open_bundle(iris_bundle)
     run = compiled_runner(bundle.exported(), bundle.load_weights())
     # Of each row at the least its hidden layer or its answer.
     assert run.working_bytes(iris_rows(64)) - run.working_bytes(iris_rows(1)) >= 63 * 3 * 4
     for how in ("only above batch 32", "sorted"):
         with pytest.raises(ExportRefused):
-            proof(MIXED[how], along_batch=False, large=33)
-    assert proof(lambda x: x + jnp.where(size(x) > 32, x.mean(0), 0), along_batch=False, large=17)
+            proof(MIXED[how], large=(33,))
+    assert proof(lambda x: x + jnp.where(size(x) > 32, x.mean(0), 0), large=(17,))
 
 
 LATE = {
