@@ -103,6 +103,7 @@ def _options(manifest: Manifest) -> ExportOptions:
         formats=_formats(manifest),
         allow=manifest.allowed,
         weights_dtype=stored and stored.dtype,
+        vjp_order=max(signature.vjp_order for signature in manifest.signatures.values()),
         mesh=manifest.mesh,
     )
 

@@ -12,7 +12,9 @@ import pytest
 
 from converters import from_run, refresh
 from converters.bundle import list_versions, open_bundle
-from converters.from_run import RunExport
+from converters.from_run import RunExport, export_run
+from converters.manifest import Manifest
+from converters.options import ExportOptions
 from jaxport.cli import main
 from tests.converters.conftest import export_iris
 from tests.converters.test_bundle import rewrite_manifest
@@ -103,6 +105,31 @@ def test_what_the_old_bundle_recorded_is_asked_for_again(
     }
     assert (precision, settings.options.allow) == ("highest", {"JP103": "on purpose"})
     assert jax.config.jax_default_matmul_precision is None  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def written_twice(root: Path, **settings: Any) -> tuple[Manifest, Manifest]:
+    """What an export with these settings says, and what its refresh says."""
+    path, _ = export_run(RunExport(root=root, run="digits", **settings))
+    return open_bundle(path).manifest, open_bundle(refresh.refresh(path).path).manifest
+
+
+@pytest.mark.parametrize(
+    "settings", [{"fixed_batches": (1, 4)}, {"options": ExportOptions(platforms=("cpu",), vjp_order=1)}]
+)
+def test_batches_and_gradients_are_those_of_the_old_bundle(settings: dict[str, Any], root: Path) -> None:
+    old, new = written_twice(root, **settings)
+    (before,), (now,) = old.signatures.values(), new.signatures.values()
+    assert before == now and (now.batches or now.vjp_order)
+    besides = [{name for name in m.files if not name.startswith("weights/")} for m in (old, new)]
+    assert besides[0] == besides[1]
+
+
+def test_fewer_bits_are_those_of_the_old_bundle_and_cost_next_to_no_accuracy(root: Path) -> None:
+    old, new = written_twice(root, options=ExportOptions(platforms=("cpu",), weights_dtype="int8"))
+    assert old.stored_weights == new.stored_weights is not None
+    trained, stored = (new.provenance["held_out"][which]["val_accuracy"] for which in ("as_trained", "int8"))
+    assert trained > 0.5 and abs(trained - stored) < 0.02
+    assert old.provenance["held_out"] == new.provenance["held_out"]
 
 
 def test_what_answers_otherwise_is_not_published(root: Path, told: Told) -> None:
