@@ -10,7 +10,7 @@ WORKERS ?= 2
 PYTHON ?= python3
 ACCELERATOR ?= cpu
 
-.PHONY: help setup run test check bench bench-peers images test-deploy test-formats test-versions test-images test-terraform test-monitoring format proto lock clean
+.PHONY: help setup run test check bench bench-peers images test-deploy test-export test-faults test-formats test-versions test-images test-terraform test-monitoring format proto lock clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -37,8 +37,14 @@ $(CLIENTS): locks/conformance.txt scripts/make-venv
 run: $(MARK)  ## train, export, serve and predict on this machine's CPU
 	@$(PY) -m jaxport.tour
 
-test: $(MARK) $(CLIENTS)  ## the test suite, but for the cluster's half
+test: $(MARK) $(CLIENTS)  ## the test suite, but for what has a target of its own, below
 	@$(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal
+
+test-export: $(MARK)  ## from checkpoint to bundle, in every way that there is
+	@$(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal tests/converters
+
+test-faults: $(MARK)  ## runs that are killed, lose peers and fill disks; versions that change under load: as often as we claim
+	@$(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal tests/faults/full
 
 check: $(MARK)  ## format, lint, types, generated code
 	@$(PY) -m ruff format --check --quiet . || { echo "make format puts it right"; exit 1; }

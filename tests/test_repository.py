@@ -102,6 +102,17 @@ def test_an_image_has_the_versions_that_the_tests_ran_with(lock: Path) -> None:
         assert tested.get(name, version) == version
 
 
+def test_what_make_test_leaves_out_has_a_target_that_ci_runs() -> None:
+    recipes = re.findall(r"^(test-[a-z]+):.*\n\t(.*)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    settings = PYPROJECT["tool"]["pytest"]["ini_options"]
+    for folder in settings["norecursedirs"]:
+        if folder.startswith("tests/"):
+            assert [name for name, recipe in recipes if folder in recipe.split()] != [], folder
+            assert (ROOT / folder).is_dir(), folder
+    run_by_ci = re.findall(r"^make (test-[a-z]+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    assert sorted(run_by_ci) == sorted(name for name, _ in recipes)
+
+
 def test_nothing_committed_knows_the_machine_it_was_written_on() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
     files = [ROOT / name for name in listed.stdout.split() if not name.startswith("locks/")]

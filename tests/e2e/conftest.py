@@ -32,11 +32,11 @@ def make(root: Path) -> None:
     folder = root / "a folder"
     folder.mkdir()
     (folder / "text.txt").write_text(TEXT)
-    short = ("--set", "eval_every=20", "--set", "checkpoint_every=20", "--set", "warmup_steps=5")
+    short = ("--set", "eval_every=10", "--set", "checkpoint_every=10", "--set", "warmup_steps=5")
     for command in (
-        ("train", "--preset", "nano", "--steps", "40", "--data", "text.txt", *short),
+        ("train", "--preset", "nano", "--steps", "20", "--data", "text.txt", *short, "--set", "batch_size=8"),
         ("export", "--run", "nano"),
-        ("train", "--preset", "digits", "--steps", "100", *short),
+        ("train", "--preset", "digits", "--steps", "20", *short),
         ("export", "--run", "digits"),
     ):
         done = jaxport(*command, cwd=folder)

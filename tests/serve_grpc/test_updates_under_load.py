@@ -1,4 +1,7 @@
-"""Versions change under load and nobody notices: a small run of `python -m benchmarks.updates`."""
+"""Versions change under load and nobody notices: a small run of `python -m benchmarks.updates`.
+
+tests/faults/full has the whole one.
+"""
 
 from pathlib import Path
 
@@ -7,18 +10,18 @@ from benchmarks.updates import FAILED, PROGRAM, ROLLBACK, WEIGHTS, Change, Count
 
 def test_swaps_rollbacks_and_failed_loads_under_load_cost_no_request_and_no_bit(tmp_path: Path) -> None:
     """The label `stable` moves while clients ask by it and by default; damaged canaries come and go."""
-    counts = Counts(weights=3, programs=1, failed=6, clients=8, processes=1, quiet=0.1)
+    counts = Counts(weights=1, programs=1, failed=3, clients=8, processes=1, quiet=0.1)
     report = run(tmp_path, counts)
     assert report.answers.faults == []
     assert report.answers.failed == report.answers.wrong == report.stale == 0
     assert report.compiles == report.request_compiles == 0
     kinds = [change.kind for change in report.changes[1:] if change.kind != FAILED]
-    assert sorted(kinds) == sorted([WEIGHTS] * 3 + [PROGRAM, ROLLBACK])
-    assert len(report.changes) == 1 + 5 + 6
+    assert sorted(kinds) == sorted([WEIGHTS, PROGRAM, ROLLBACK])
+    assert len(report.changes) == 1 + 3 + 3
     assert [change.compiled for change in report.changes if change.kind == PROGRAM] == [True]
     used = {change.version for change in report.changes}
-    assert used == set(report.answers.versions) == {1, 2, 3, 4, 5}, "every version answered somebody"
-    assert len(report.answers.sent) > 500
+    assert used == set(report.answers.versions) == {1, 2, 3}, "every version answered somebody"
+    assert len(report.answers.sent) > 100
 
 
 def test_a_stale_answer_would_be_seen() -> None:

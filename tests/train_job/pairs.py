@@ -20,6 +20,7 @@ from train_job.checkpoints import load_params
 HERE = Path(__file__).parent
 DATA = argparse.__file__  # 100,000 bytes of real text
 STEPS = 12  # of the toy preset
+IMAGES = ("1.0", "1.1")
 ALIVE_S = 120
 
 
@@ -39,7 +40,7 @@ def free_port() -> int:
 def start(
     index: int, port: int, root: Path, flags: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
-    """Process `index` of two on the toy, whose batch of 4 gives each 2 rows."""
+    """Process `index` of two on the toy, whose batch of 4 gives each 2 rows. A later flag is the one that counts."""
     command = [sys.executable, "-m", "train_job", "--model", "toy_model:toy", "--data", DATA]
     place = {
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # they train for milliseconds
@@ -66,10 +67,14 @@ def end(process: subprocess.Popen[str]) -> Ended:
 
 
 def undisturbed(once: OncePerRun) -> Path:
-    """The root of a toy run that two processes trained to its end; what they said lies beside it. Read only."""
+    """The root of a toy run that two processes trained to its end; what they said lies beside it. Read only.
+
+    Their images are different ones; the data of process 0's is DATA.
+    """
 
     def make(root: Path) -> None:
-        first, second = run_pair(root)
+        images = [{"PYTHON_OF_IMAGE": version} for version in IMAGES]
+        first, second = run_pair(root, "--data", "stdlib", first=images[0], second=images[1])
         assert (first.code, second.code) == (0, 0), first.said + second.said
         (root / "said.json").write_text(json.dumps([first.said, second.said]))
 

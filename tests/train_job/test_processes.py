@@ -198,16 +198,21 @@ def test_a_finished_run_ends_at_once_without_its_peers(pair: Path, tmp_path: Pat
     assert "finished, 12 of 12 steps" in ended.said
 
 
-def test_what_one_process_saved_two_go_on_from(
+def test_what_one_process_saved_two_go_on_from_and_what_two_saved_one(
     tmp_path: Path, toy_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And one of the two is killed, the coordinator: tests/faults/full loses either, and goes on with both."""
+    settings = toy_settings(tmp_path, data=pairs.DATA)
     with monkeypatch.context() as patch:
-        patch.setenv("STOP_AT", "5")
-        assert train(toy_settings(tmp_path, data=pairs.DATA)) == 75
-    first, second = pairs.run_pair(tmp_path)
-    assert (first.code, second.code) == (0, 0), first.said + second.said
-    assert "resumes at step 6 of 12" in first.said
-    assert list_steps(tmp_path / "runs" / "toy")[-1].step == STEPS
+        patch.setenv("STOP_AT", "2")
+        assert train(settings) == 75
+    first, second = pairs.run_pair(tmp_path, "--set", "checkpoint_every=3", first={"KILL_AT": "8"})
+    assert (first.code, second.code) == (137, 75), first.said + second.said
+    assert "resumes at step 3 of 12" in first.said
+    assert "error: a peer process was lost" in second.said
+    assert list_steps(settings.run_dir)[-1].step == 6
+    assert train(settings) == 0
+    assert list_steps(settings.run_dir)[-1].step == STEPS
 
 
 def test_processes_of_another_run_do_not_train_together_and_leave_no_trace(tmp_path: Path) -> None:

@@ -15,28 +15,14 @@ from converters.bundle import list_versions, open_bundle
 from converters.from_run import RunExport, export_run
 from converters.manifest import Manifest
 from converters.options import ExportOptions
-from jaxport.cli import main
 from tests.converters.conftest import export_iris
+from tests.converters.runs.conftest import Made, Told
 from tests.converters.test_bundle import rewrite_manifest
-from tests.e2e.conftest import Made
 
 FORMATS = {
     "savedmodel": {"path": "savedmodel/1", "platforms": ["cpu", "cuda"]},
     "stablehlo": {"platform": "cuda", "signatures": {"predict": {"files": {"16": "a", "1": "b"}}}},
 }
-Told = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def told(capsys: pytest.CaptureFixture[str]) -> Told:
-    """Runs a command in this process: exit code, standard output, standard error."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main(arguments)
-        return code, *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture

@@ -25,7 +25,11 @@ for command in (
 
 def test_it_is_exported_on_the_models_own_rules_and_refreshed_on_as_many_devices(finished: Path) -> None:
     root = finished.parent.parent
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}", "JAX_PLATFORMS": "cpu"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'train_job'}",
+        "JAX_PLATFORMS": "cpu",
+    }
     command = [sys.executable, "-c", COMMANDS, str(root)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert [line for line in done.stdout.splitlines() if line.startswith("exit")] == [
