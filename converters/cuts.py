@@ -40,7 +40,7 @@ def misfit(cut: Sequence[Any], shape: Sequence[int], axes: Mapping[str, int]) ->
             return f"{list(cut)}; axes of the mesh are needed, each once: {', '.join(axes)}"
         used += names
         if size % (count := pieces([part], axes)):
-            return f"{size} elements do not go into {count} equal pieces; leave it whole"
+            return f"{size} elements do not go into {count} equal pieces; leave it whole, or take another number of devices"
     return ""
 
 

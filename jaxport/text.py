@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxport.client import Client
-from jaxport.errors import UsageError
+from jaxport.errors import NotFit, UsageError
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,10 @@ class TextModel:
 
 
 def open_text_model(client: Client, model: str, version: int = 0, label: str = "") -> TextModel:
-    """Asks the server what `model` is. UsageError where it does not continue bytes."""
+    """Asks the server what `model` is. UsageError where it does not continue bytes, NotFit where it does not serve."""
     found = client.model(model, version, label)
+    if found.reason and not found.signatures:
+        raise NotFit(f"{model} version {found.version} is {found.state}: {found.reason}")
     usage: Mapping[str, str] = found.usage
     if usage.get("task") != "next_token" or usage.get("tokenizer") != "bytes":
         raise UsageError(

@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,9 +15,11 @@ import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 from converters.manifest import Manifest, Signature
+from converters.placement import Placement
 from serve_grpc.cache import CompileCache
 from serve_grpc.device import Device
 from serve_grpc.errors import CacheDamaged
+from serve_grpc.spread import SpreadExecutable
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,7 @@ def entry_name(manifest: Manifest, signature: Signature, max_batch: int) -> str:
         [asdict(tensor) for tensor in (*signature.inputs, *signature.outputs)],
         [(weight.name, weight.dtype, weight.shape) for weight in manifest.weights],
         list(signature.batches) or max_batch,
+        *([dict(manifest.mesh), sorted(manifest.shardings.items())] if manifest.mesh else ()),
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
@@ -43,30 +46,44 @@ def _compiled(manifest: Manifest) -> Iterator[Signature]:
 
 
 def compiler(
-    exported: jax.export.Exported, signature: Signature, weights: Mapping[str, jax.Array], device: Device
+    exported: jax.export.Exported,
+    signature: Signature,
+    weights: Mapping[str, jax.Array],
+    device: Device,
+    placement: Placement | None = None,
 ) -> Callable[[int], Any]:
-    """bucket -> executable. Inputs are not donated: they come from the host, which frees them."""
-    sharding = jax.sharding.SingleDeviceSharding(device.handle)
+    """bucket -> executable. weights: in their places, which tell the compiler. placement: of a program for several devices.
 
-    def spec(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
-
+    Inputs are not donated: they come from the host, which frees them.
+    """
+    single = jax.sharding.SingleDeviceSharding(device.handle)
+    whole = single if placement is None else placement.copies
     function = jax.jit(exported.call)
-    weight_specs = {name: spec(array.shape, array.dtype) for name, array in weights.items()}
+    weight_specs = {
+        name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
+        for name, array in weights.items()
+    }
 
     def compile_bucket(bucket: int) -> Any:
         inputs = {
-            tensor.name: spec((bucket, *map(int, tensor.shape[1:])), np.dtype(tensor.dtype))
+            tensor.name: jax.ShapeDtypeStruct(
+                (bucket, *map(int, tensor.shape[1:])), np.dtype(tensor.dtype), sharding=whole
+            )
             for tensor in signature.inputs
         }
-        return function.lower(weight_specs, inputs).compile()
+        return callable_on(function.lower(weight_specs, inputs).compile(), exported.nr_devices, device)
 
     return compile_bucket
 
 
+def callable_on(compiled: Any, count: int, device: Device) -> Any:
+    """What to call: of a program for one device JAX's own executable, with nothing around it."""
+    return compiled if count == 1 else SpreadExecutable(compiled, waits=device.platform == "cpu")
+
+
 def to_bytes(executable: Any) -> bytes:
     """For the compile cache. Raises what JAX makes of an executable that cannot be stored."""
-    return serialize(executable)[0]
+    return serialize(executable.compiled if isinstance(executable, SpreadExecutable) else executable)[0]
 
 
 @dataclass(frozen=True)
@@ -142,10 +159,12 @@ class StoredExecutables:
         inputs = {tensor.name: 0 for tensor in signature.inputs}
         in_tree = jax.tree.structure(((weights, inputs), {}))
         out_tree = jax.tree.structure({tensor.name: 0 for tensor in signature.outputs})
-        handle = self._device.handle
+        count = manifest.nr_devices
+        handles = self._device.handles[:count]
 
         def load(data: bytes) -> Any:
-            return deserialize_and_load(data, in_tree, out_tree, handle.client, [handle])
+            loaded = deserialize_and_load(data, in_tree, out_tree, handles[0].client, handles)
+            return callable_on(loaded, count, self._device)
 
         # None at all where the program was tried and is not worth using.
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "executables") as pool:

@@ -68,7 +68,9 @@ def _add_models(flag: Callable[..., Any]) -> None:
         help="a version that does not fit beside the old one: is refused, or the old one goes first",
     )
     flag(
-        "--memory-limit", metavar="SIZE", help="device memory of all models together (default: all there is)"
+        "--memory-limit",
+        metavar="SIZE",
+        help="device memory of all models together, on each device (default: all there is)",
     )
 
 

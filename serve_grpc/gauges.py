@@ -81,7 +81,9 @@ class VolumeSpace(Collector):
 
 
 class DeviceMemory(Collector):
-    """jaxport_device_memory_bytes."""
+    """jaxport_device_memory_bytes, of the first device: programs for several have a part on it as on every other, and those
+    for one lie there alone, so that no device has more in use or, of equal ones, less to spare.
+    """
 
     def __init__(self, handle: Any, registry: CollectorRegistry) -> None:
         self._handle = handle

@@ -30,6 +30,7 @@ class ServerFacts:
     reason: str
     platform: str
     device_kind: str
+    devices: int
     jax_version: str
     cache: Path
     started: float  # seconds since the epoch
@@ -77,6 +78,7 @@ class Overview:
             "device": {
                 "platform": facts.platform,
                 "kind": facts.device_kind,
+                "count": facts.devices,
                 "memory_bytes": dict(self._memory()),
             },
             "resident_bytes": _resident(),

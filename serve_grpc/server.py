@@ -231,6 +231,7 @@ class Server:
             transport.reason,
             device.platform,
             device.handle.device_kind,
+            len(device.handles),
             jax.__version__,
             self._cache.folder,
             time.time(),

@@ -104,7 +104,7 @@ class RepositorySettings:
 class UpdateSettings:
     """unload_first: where a version does not fit beside the one it replaces, that one goes first; else it is refused.
 
-    memory_limit: bytes of the device that all models together may take; None: all it has.
+    memory_limit: bytes of the device, or of each of several, that all models together may take; None: all it has.
     """
 
     unload_first: bool = False

@@ -55,7 +55,7 @@ def _facts(server: Json) -> str:
     facts = {
         "Up": _span(server["uptime_seconds"]),
         "Version": f"jaxport {escape(server['version'])}, JAX {escape(server['jax'])}",
-        "Device": f"{escape(device['platform'])} ({escape(device['kind'])})",
+        "Device": f"{escape(device['platform'])} ({escape(device['kind'])}{_count(device['count'])})",
         "Memory": _memory(server["resident_bytes"], memory),
         "Transport": f"{escape(server['transport']['name'])}: {escape(server['transport']['reason'])}",
         "Compile cache": f"{escape(cache['folder'])}: {_cache(cache)}",
@@ -66,6 +66,10 @@ def _facts(server: Json) -> str:
         + "".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in facts.items())
         + "</dl>"
     )
+
+
+def _count(devices: int) -> str:
+    return f", {devices} of them" if devices > 1 else ""
 
 
 def _cache(cache: Json) -> str:

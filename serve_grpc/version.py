@@ -16,6 +16,7 @@ from converters.bundle import Bundle, list_models, list_versions, read_manifest
 from converters.errors import BundleError
 from converters.golden import Golden
 from converters.manifest import ANY_BATCH, UNSIZED, Signature
+from converters.placement import Placement, missing
 from serve_grpc.batcher import Account, Batcher
 from serve_grpc.buckets import BucketChoice, candidates, still_climbing, worth_using
 from serve_grpc.cache import CompileCache, Entry
@@ -71,7 +72,7 @@ class _Loaded:
 
 
 class Loader:
-    """Loads bundles for one device. One thread at a time.
+    """Loads bundles for the devices of this process. One thread at a time.
 
     publish: called with the cache's name of each program that had to be compiled, and what the next start needs of it.
     compiled: model -> executables that the compile cache did not have.
@@ -102,8 +103,9 @@ class Loader:
         with contextlib.suppress(OSError):
             for model in list_models(models):
                 with contextlib.suppress(BundleError, IndexError):
-                    newest = list_versions(models / model)[-1]
-                    self._stored.expect(read_manifest(models / model / str(newest)))
+                    manifest = read_manifest(models / model / str(list_versions(models / model)[-1]))
+                    if manifest.nr_devices <= len(self._device.handles):
+                        self._stored.expect(manifest)
 
     def end_look_ahead(self) -> None:
         """From now on there are requests to answer. Frees what was read back and not needed."""
@@ -183,12 +185,17 @@ class Loader:
         return lanes
 
     def _weights(self, bundle: Bundle) -> Mapping[str, jax.Array]:
-        """The weights on the device, while a second thread hashes every other file."""
+        """The weights on the device, or each in its part on several, while a second thread hashes every other file."""
         with ThreadPoolExecutor(1, "digests") as pool:
             others = pool.submit(bundle.check_files, weights=False)
-            weights = jax.device_put(bundle.load_weights(), self._device.handle)
+            placement, loaded = self._placement(bundle), bundle.load_weights()
+            weights = placement.place(loaded) if placement else jax.device_put(loaded, self._device.handle)
             others.result()
         return weights
+
+    def _placement(self, bundle: Bundle) -> Placement | None:
+        """None for programs of one device."""
+        return Placement.of(bundle.manifest, str(bundle.path), self._device.handles)
 
     def check_platform(self, bundle: Bundle) -> None:
         """Raises LoadRefused for a bundle that this device cannot run."""
@@ -198,8 +205,9 @@ class Loader:
                 f"the program was exported for {', '.join(has)} and this device is {needed}; "
                 f"export again with --platforms {','.join((*has, needed))}"
             )
-        if bundle.manifest.nr_devices != 1:
-            raise LoadRefused(f"the program needs {bundle.manifest.nr_devices} devices; needed: 1 per server")
+        count = len(self._device.handles)
+        if bundle.manifest.nr_devices > count:
+            raise LoadRefused(f"the program {missing(bundle.manifest.mesh, count, needed)}")
 
     def _share(
         self,
@@ -269,8 +277,9 @@ class Loader:
         """Compiles and times one bucket after the other while that pays, or those that there is a program for; the seconds
         of all of them.
         """
+        placement = self._placement(bundle)
         compilers = {
-            batch: compiler(exported, signature, program.weights, self._device)
+            batch: compiler(exported, signature, program.weights, self._device, placement)
             for batch, exported in bundle.programs(signature.name).items()
         }
         seconds: dict[int, float] = {}

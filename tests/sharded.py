@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,11 @@ from converters.export import export_signatures
 from converters.options import ExportOptions
 from converters.placement import simulate
 from converters.spec import SignatureSpec
+from serve_grpc.device import open_device
+from serve_grpc.memory import device_count, run_bytes, weight_bytes
+from serve_grpc.metrics import Metrics
+from serve_grpc.settings import BatchSettings
+from serve_grpc.version import Loader
 
 ROOT = Path(__file__).resolve().parents[1]
 MESH = {"tensor": 2}
@@ -89,6 +95,31 @@ def _shards(array: jax.Array) -> list[tuple[int, ...]]:
     return [shard.data.shape for shard in array.addressable_shards]
 
 
+def _served(path: Path) -> dict[str, Any]:
+    """Of a version loaded as a server does, while four threads ask and it is loaded once more."""
+    device = open_device()
+    loader = Loader(device, BatchSettings(max_batch=4), Metrics())
+    version = loader.load("wide", path, None)
+    (program,) = version.programs.values()
+    executables = list(program.executables.items())
+
+    def ask(turn: int) -> bool:
+        bucket, executable = executables[turn % len(executables)]
+        return executable(program.weights, rows(bucket))["y"].is_ready()
+
+    with ThreadPoolExecutor(5) as threads:
+        again = threads.submit(loader.load, "wide", path, None)
+        ended = list(threads.map(ask, range(80)))
+        again.result()
+    return {
+        "shards": {name: _shards(array) for name, array in program.weights.items()},
+        "weight_bytes": weight_bytes(version),
+        "devices": device_count(version),
+        "run_bytes": run_bytes(version.programs),
+        "ended": ended,
+    }
+
+
 def main(folder: Path) -> None:
     simulate(2)
     models = folder / "models"
@@ -118,6 +149,7 @@ def main(folder: Path) -> None:
     got = jax.jit(bundle.exported().call)(bundle.load_weights(), {"x": jax.device_put(six, spread)})["y"]
     want = wide(wide_params(), six, np)["y"]
     facts["spread"] = {"off": float(np.abs(np.asarray(got) - want).max()), "shards": _shards(got)}
+    facts["served"] = _served(wide_1)
     (folder / "facts.json").write_text(json.dumps(facts))
 
 

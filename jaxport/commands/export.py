@@ -10,6 +10,7 @@ from converters.cuts import parse_axes
 from converters.errors import BadSpec
 from converters.export import PLATFORMS, parse_version_name
 from converters.fewer_bits import STORED, parse_weights_dtype
+from converters.formats import parse_formats
 from converters.lint import parse_allowed
 from converters.options import ExportOptions
 from converters.placement import simulate
@@ -123,7 +124,9 @@ def _fixed_batches(options: argparse.Namespace) -> tuple[int, ...] | None:
 def run(options: argparse.Namespace) -> int:
     check(options)
     asked = _asked(options)
-    simulate(math.prod(asked.axes.values()))
+    axes = asked.axes
+    parse_formats(asked.formats)
+    simulate(math.prod(axes.values()))
     path, written = _export_run(options, asked) if options.fn is None else _export_function(options, asked)
     # After the flags are checked, as above: what these modules import takes seconds.
     from converters.bundle import read_manifest

@@ -4,12 +4,17 @@ import errno
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from jaxport.cli import COMMANDS, main
+from jaxport.errors import NotFit
 from jaxport.scrape import http_address
+from jaxport.text import open_text_model
+from jaxport.wire import prediction_pb2 as wire
 from tests.server_process import ServerProcess
 from tests.servers import jaxport
 
@@ -149,6 +154,13 @@ def test_text_for_a_model_that_takes_none_is_refused(server: ServerProcess) -> N
     done = jaxport("predict", "iris", "--text", "hello", "--address", server.grpc)
     assert done.returncode == 2
     assert "iris version 1 is no byte-level language model" in done.stderr
+
+
+def test_text_for_a_version_that_was_refused_says_why() -> None:
+    failed = wire.ModelVersion(version=3, state="FAILED", reason="the program wants 2 devices")
+    client: Any = SimpleNamespace(model=lambda *_: failed)
+    with pytest.raises(NotFit, match="nano version 3 is FAILED: the program wants 2 devices"):
+        open_text_model(client, "nano")
 
 
 def test_a_served_refusal_is_one_line(server: ServerProcess) -> None:

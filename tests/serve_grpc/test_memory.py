@@ -36,7 +36,7 @@ def loaded(bundle: Path) -> LoadedVersion:
 
 def device(**stats: int) -> Device:
     handle: Any = SimpleNamespace(memory_stats=lambda: stats or None)
-    return Device(handle, "cuda" if stats else "cpu", overlap=False)
+    return Device((handle,), "cuda" if stats else "cpu", overlap=False)
 
 
 def test_a_need_is_weights_and_a_run_estimated_until_the_compiler_has_said(

@@ -53,6 +53,7 @@ def overview(catalog: Catalog, metrics: Metrics, history: History | None = None)
         "loopback",
         "cuda",
         "NVIDIA L4",
+        2,
         "0.12.0",
         Path("/volume/cache/jaxlib-0.12.0-nvidia-l4"),
         time.time() - 4000,
@@ -137,7 +138,7 @@ class Outline(html.parser.HTMLParser):
 def test_the_page_says_what_there_is(everything: dict[str, Any]) -> None:
     page = Outline(render(everything).decode())
     for part in (
-        "native: loopback", "cuda (NVIDIA L4)", "3.0 of 22.0 GiB of the device", "policy: latest 2",
+        "native: loopback", "cuda (NVIDIA L4, 2 of them)", "3.0 of 22.0 GiB of the device", "policy: latest 2",
         "labels: stable → 2, old → 1".replace("stable → 2, old → 1", "old → 1, stable → 2"),
         "labels that wait for their version: next → 4", "queue_full", "SERVING", "DRAINING", "FAILED", "LOADING",
         "20 days left", "3 days ago", "refresh it before upgrading JAX", "worst error 0.21 of the allowed",
