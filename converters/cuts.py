@@ -46,7 +46,12 @@ def misfit(cut: Sequence[Any], shape: Sequence[int], axes: Mapping[str, int]) ->
 
 def parse_mesh(mesh: Any) -> dict[str, int]:
     """Sizes by axis of a mapping or of a jax.sharding.Mesh; empty for one device. BadSpec."""
-    axes = dict(getattr(mesh, "shape", mesh) or {})
+    shape = getattr(mesh, "shape", mesh) or {}
+    if not isinstance(shape, Mapping):
+        raise BadSpec(
+            f"mesh: {shape!r} is no mapping; axes with how many devices each are needed, as {{'tensor': 2}}"
+        )
+    axes = dict(shape)
     for name, size in axes.items():
         if not (isinstance(name, str) and name.isidentifier()):
             raise BadSpec(f"mesh: axis {name!r}; a name is needed, as in {{'tensor': 2}}")

@@ -12,13 +12,17 @@ import jax
 CPU_FACTS = Path("/proc/cpuinfo")
 
 
-def machine_facts() -> dict[str, Any]:
-    """cpu and device by name, cores that this process may use, versions, and the load average before anything is run."""
+def machine_facts(devices: int = 1) -> dict[str, Any]:
+    """cpu and device by name, cores that this process may use, versions, and the load average before anything is run.
+
+    devices: how many a run takes.
+    """
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "platform": jax.default_backend(),
         "device": jax.devices()[0].device_kind,
+        "devices": devices,
         "python": platform.python_version(),
         "jax": jax.__version__,
         "jaxlib": installed("jaxlib"),
@@ -31,7 +35,11 @@ def sentence(machine: Mapping[str, Any]) -> str:
     versions = ", ".join(
         f"{name} {machine[name]}" for name in ("jax", "jaxlib", "tensorflow", "python") if name in machine
     )
-    device = machine["cpu"] if machine["platform"] == "cpu" else f"{machine['device']}, {machine['cpu']}"
+    device, count = machine["cpu"], machine.get("devices", 1)
+    if machine["platform"] != "cpu":
+        device = f"{machine['device']}{f' ({count} of them)' if count > 1 else ''}, {device}"
+    elif count > 1:
+        device = f"{device}, which simulate {count} devices"
     line = f"{machine['cores']} cores of {device}; {versions}"
     # Half a core of others' work already shows in a median.
     if machine["load_before"] > 0.5:

@@ -133,7 +133,8 @@ def open_saved_model(
 ) -> SavedModelWay:
     """The SavedModel, loaded. Raises NotThere."""
     if not any(name.startswith(f"{FOLDER}/") for name in bundle.manifest.files):
-        raise NotThere("the bundle has none; export with --savedmodel")
+        cure = "it would be for one device" if bundle.manifest.mesh else "export with --savedmodel"
+        raise NotThere(f"the bundle has none; {cure}")
     folder = (bundle.path / FOLDER / VERSION).absolute()
     return SavedModelWay(folder, signature.name, batches, goldens_of(bundle, signature.name), python)
 

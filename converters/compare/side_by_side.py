@@ -47,7 +47,7 @@ def compare(path: Path | str, asked: Asked, say: Say = lambda _line: None) -> Co
             f"{path}: has programs for {', '.join(bundle.manifest.platforms)}, this machine is {here}; compare it on "
             f"one of those, or export with --platforms {here}"
         )
-    machine = machine_facts()
+    machine = machine_facts(bundle.manifest.nr_devices)
     batches = batches_of(bundle, signature, asked.batches)
     with _as_exported(bundle.manifest), contextlib.ExitStack() as opened:
         ways, absent = _ways(bundle, signature, asked, batches, here, say)

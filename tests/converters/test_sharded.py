@@ -3,26 +3,32 @@
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
 
-from converters import load_bundle, open_bundle
+from converters import from_function, load_bundle, open_bundle
 from converters.compare.figures import Asked
+from converters.compare.machine import machine_facts, sentence
 from converters.compare.side_by_side import compare
 from converters.cuts import parse_axes, parse_cuts, parse_mesh
 from converters.describe import summary
 from converters.errors import BadSpec, BundleError, DevicesMissing
-from converters.from_run import RunExport, _alike
+from converters.from_function import FunctionExport, export_function
+from converters.from_run import RunExport, _alike, _placed
 from converters.manifest_json import parse_manifest
 from converters.options import ExportOptions
+from converters.spec import ExportSpec, SignatureSpec
 from converters.verify import verify
 from jaxport.cli import main
 from tests import sharded as made
 from tests.converters.conftest import export_iris
 from tests.converters.test_bundle import rewrite_manifest
+from train_job.presets import get_preset
+from train_job.weights import skeleton
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +134,9 @@ def test_the_first_rule_counts_and_one_device_has_none() -> None:
 def test_a_mesh_that_is_none_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert parse_axes("tensor=2") == {"tensor": 2} == parse_mesh({"tensor": 2})
     assert parse_axes("tensor=1") == parse_axes("") == {}
+    assert parse_mesh(jax.sharding.AbstractMesh((2, 3), ("data", "tensor"))) == {"data": 2, "tensor": 3}
+    with pytest.raises(BadSpec, match="mesh: 2 is no mapping"):
+        parse_mesh(2)
     assert main(["export", "--run", "nothing", "--mesh", flag]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "mesh" in line
@@ -144,6 +153,38 @@ def test_a_format_of_one_device_is_refused_before_anything_is_read(
         )
     with pytest.raises(BadSpec, match="stablehlo beside a mesh of 2 devices"):
         export_iris(tmp_path / "m" / "1", mesh={"tensor": 2}, formats=("stablehlo",))
+
+
+def test_a_measurement_says_how_many_devices_it_was_of() -> None:
+    machine = machine_facts(2)
+    assert "which simulate 2 devices; jax " in sentence(machine)
+    assert "H200 (2 of them), " in sentence(machine | {"platform": "gpu", "device": "H200"})
+    assert "devices" not in sentence(machine_facts())
+
+
+def test_a_model_of_ones_own_says_how_it_is_cut_or_is_not_exported_on_a_mesh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = ExportSpec(SignatureSpec(made.wide, {}, ("y",), {}))
+    asked: list[ExportOptions] = []
+    for name, value in (
+        ("load_spec", lambda _: spec),
+        ("_params", lambda *_: made.wide_params()),
+        ("export_signatures", lambda *given, **_: asked.append(given[3]) or Path()),
+    ):
+        monkeypatch.setattr(from_function, name, value)
+    settings = FunctionExport(tmp_path, "m:f", tmp_path, "m", options=ExportOptions(mesh={"tensor": 2}))
+    with pytest.raises(BadSpec, match=r"--mesh tensor=2: m:f does not say how its params are cut; give its"):
+        export_function(settings)
+    spec = ExportSpec(spec.signatures, shardings=made.CUTS)
+    export_function(settings)
+    export_function(replace(settings, options=ExportOptions()))
+    assert [(each.axes, each.shardings) for each in asked] == [({"tensor": 2}, made.CUTS), ({}, {})]
+
+
+def test_a_run_of_a_model_without_rules_is_not_exported_on_a_mesh() -> None:
+    with pytest.raises(BadSpec, match="the model of preset digits does not say how its weights are cut"):
+        _placed(ExportOptions(mesh={"tensor": 2}), get_preset("digits"), "digits")
 
 
 def test_a_version_for_other_devices_is_none_alike(sharded: Path) -> None:
@@ -186,9 +227,6 @@ def test_a_manifest_of_more_devices_than_its_program_has_is_refused(wide: Path, 
 
 
 def test_every_rule_of_the_transformer_finds_weights_and_cuts_most_of_them() -> None:
-    from train_job.presets import get_preset
-    from train_job.weights import skeleton
-
     model: Any = get_preset("nano").model
     weights = skeleton(model).abstract
     cuts = parse_cuts({"tensor": 2}, model.tensor_parallel, weights)  # refuses a rule that finds none
