@@ -81,6 +81,54 @@ def test_it_is_in_the_manifest_only_where_it_says_something(trainable: Path, iri
     assert "jaxport predict iris --signature loss" not in told
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"weights_dtype": "bf16"}, {"weights_dtype": "int8"}, {"calling_convention": 9}],
+    ids=lambda changes: next(iter(changes)) + str(next(iter(changes.values()))),
+)
+def test_fewer_bits_and_an_older_convention_have_gradients(changes: dict[str, Any], tmp_path: Path) -> None:
+    loaded = load_bundle(export_iris(tmp_path / "iris" / "1", vjp_order=1, **changes))
+    x = iris_rows(5)["x"]
+    floating = {name: w for name, w in loaded.weights.items() if w.dtype != np.int8}
+
+    def total(weights: Any, x: Any) -> Any:
+        return loaded.predict.apply(loaded.weights | weights, x=x)["logits"].sum()
+
+    got = jax.grad(total, argnums=(0, 1))(floating, x)
+    want = jax.grad(lambda params, x: iris(params, x).sum(), argnums=(0, 1))(iris_params(), x)
+    for name in (
+        floating.keys() & named(want[0]).keys()
+    ):  # a weight that lost bits moves the others' gradients
+        np.testing.assert_allclose(
+            np.float32(got[0][name]), named(want[0])[name], rtol=0.05, atol=0.05, err_msg=name
+        )
+    np.testing.assert_allclose(got[1], want[1], rtol=0.05, atol=0.05)
+    assert verify(loaded.bundle.path).goldens == 3
+
+
+def test_further_symbols_have_gradients_at_any_size(tmp_path: Path) -> None:
+    def scaled(params: Any, x: jax.Array) -> jax.Array:
+        return (x * params["w"]).sum(-1)
+
+    path = export_bundle(
+        tmp_path / "m" / "1",
+        scaled,
+        {"w": np.ones((), np.float32)},
+        inputs={"x": TensorSpec("float32", "b, k")},
+        outputs=("y",),
+        example={"x": iris_rows(8)["x"]},
+        constraints=("k >= 2", "k <= 32"),
+        platforms=("cpu",),
+        vjp_order=1,
+    )
+    loaded = load_bundle(path)
+    for size in (2, 5, 32):
+        x = np.ones((3, size), np.float32)
+        assert jax.grad(lambda w, x=x: loaded.predict.apply(w, x=x)["y"].sum())(loaded.weights) == {
+            "w": 3 * size
+        }
+
+
 @pytest.mark.parametrize("said", [{"loss": 1}, {"vjp_order": -1}, {"vjp_order": True}, {"vjp_order": "1"}])
 def test_a_manifest_that_says_something_else_is_refused(said: dict[str, Any], trainable: Path) -> None:
     raw = json.loads((trainable / "manifest.json").read_text())
