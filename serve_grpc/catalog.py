@@ -15,9 +15,12 @@ LOADING, SERVING, DRAINING, FAILED = "LOADING", "SERVING", "DRAINING", "FAILED"
 
 @dataclass(frozen=True)
 class LaneInfo:
-    """Rows up to `length`. bucket_seconds, golden_errors: as of SignatureInfo."""
+    """Rows up to `length`, None where no sequence has one, whose further symbols are `sizes`. bucket_seconds,
+    golden_errors: as of SignatureInfo.
+    """
 
-    length: int
+    length: int | None
+    sizes: Mapping[str, int]
     bucket_seconds: Mapping[int, float]
     golden_errors: Mapping[int, float]
 
@@ -27,8 +30,9 @@ class SignatureInfo:
     """inputs, outputs: "b" for the batch dimension, "t" or another name for a sequence or a further symbol, integers for fixed sizes.
 
     bucket_seconds: seconds of one run per bucket in use, measured at load. golden_errors: per bucket, the worst error
-    of the goldens on this device as a share of what is allowed. lanes: of a signature with a sequence, the same for
-    each length that rows are padded to, ascending; the two before are then those of the longest, and of the last of the sizes that further symbols may have.
+    of the goldens on this device as a share of what is allowed. lanes: of a signature with a sequence or further symbols,
+    the same for each of the sizes that these may have, and for each length that rows are padded to, ascending; the two
+    before are then those of the last.
     """
 
     name: str
@@ -42,6 +46,18 @@ class SignatureInfo:
     def buckets(self) -> tuple[int, ...]:
         """The batch sizes in use, ascending."""
         return tuple(self.bucket_seconds)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """That rows are padded to, ascending; none without a sequence."""
+        return tuple(sorted({lane.length for lane in self.lanes if lane.length is not None}))
+
+    @property
+    def sizes(self) -> tuple[Mapping[str, int], ...]:
+        """What further symbols may be together, ascending; none without any."""
+        return tuple(
+            dict(each) for each in dict.fromkeys(tuple(lane.sizes.items()) for lane in self.lanes) if each
+        )
 
 
 @dataclass(frozen=True)

@@ -216,7 +216,10 @@ def _signature(info: SignatureInfo, waiting: int) -> dict[str, Any]:
         "outputs": [_tensor(tensor) for tensor in info.outputs],
         "rows_waiting": waiting,
         "buckets": _buckets(info),
-        "lanes": [{"length": lane.length, "buckets": _buckets(lane)} for lane in info.lanes],
+        "lanes": [
+            {"length": lane.length, "sizes": dict(lane.sizes), "buckets": _buckets(lane)}
+            for lane in info.lanes
+        ],
     }
 
 

@@ -119,8 +119,17 @@ def _signature(version: Json, signature: Json) -> str:
     heads: tuple[str, ...] = ("bucket", "ms a run", "rows/s", "golden error / allowed")
     rows = [_bucket(bucket) for bucket in signature["buckets"]]
     if lanes:
-        heads = ("length up to", *heads)
-        rows = [(str(lane["length"]), *_bucket(bucket)) for lane in lanes for bucket in lane["buckets"]]
+        lengths, sizes = (any(lane[of] for lane in lanes) for of in ("length", "sizes"))
+        heads = (*(("sizes",) if sizes else ()), *(("length up to",) if lengths else ()), *heads)
+        rows = [
+            (
+                *([_sizes(lane)] if sizes else []),
+                *([str(lane["length"])] if lengths else []),
+                *_bucket(bucket),
+            )
+            for lane in lanes
+            for bucket in lane["buckets"]
+        ]
     elif len(version["signatures"]) == 1:  # runs are counted by version and bucket
         heads, runs = (*heads, "runs"), version["runs_by_bucket"]
         rows = [(*row, number(runs.get(row[0], 0))) for row in rows]
@@ -135,6 +144,10 @@ def _signature(version: Json, signature: Json) -> str:
         f'<span class="soft">· {number(signature["rows_waiting"])} rows wait</span></h3>{tensors}'
         + table("Buckets in use, as measured at load", heads, rows, numbers=range(len(heads)))
     )
+
+
+def _sizes(lane: Json) -> str:
+    return escape(", ".join(f"{symbol}={size}" for symbol, size in lane["sizes"].items()))
 
 
 def _bucket(bucket: Json) -> tuple[str, ...]:

@@ -385,9 +385,9 @@ def _not_served(signature: Signature) -> str:
 
 def _described(signature: Signature, loaded: Sequence[_Loaded]) -> SignatureInfo:
     lanes = tuple(
-        LaneInfo(one.length, one.seconds, dict(one.program.golden_errors))
+        LaneInfo(one.length, dict(one.sizes), one.seconds, dict(one.program.golden_errors))
         for one in loaded
-        if one.length is not None and one.sizes == loaded[-1].sizes
+        if one.length is not None or one.sizes
     )
     longest = loaded[-1]
     errors = dict(longest.program.golden_errors)

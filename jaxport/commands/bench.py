@@ -5,7 +5,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -111,8 +111,8 @@ def _prepare(client: Client, options: argparse.Namespace) -> tuple[int, list[byt
     generator = np.random.default_rng(0)
     requests = []
     for _ in range(DIFFERENT):
-        length = int(generator.integers(1, signature.lengths[-1] + 1)) if signature.lengths else 0
-        inputs = {spec.name: _random(generator, spec, options.rows, length) for spec in signature.inputs}
+        shape = _shaper(generator, signature, options.rows)
+        inputs = {spec.name: _random(generator, spec, shape(spec)) for spec in signature.inputs}
         client.predict(options.model, inputs, signature=options.signature)
         tensors = [array_to_tensor(name, value) for name, value in inputs.items()]
         request = wire.PredictRequest(model=options.model, signature=options.signature, inputs=tensors)
@@ -120,9 +120,31 @@ def _prepare(client: Client, options: argparse.Namespace) -> tuple[int, list[byt
     return found.version, requests
 
 
-def _random(generator: np.random.Generator, spec: wire.TensorSpec, rows: int, length: int) -> np.ndarray:
-    """Rows of the input's kind. Integers stay small, as they are often indices. length: of a sequence."""
-    shape = (rows, *(int(size) if size.isdigit() else length for size in spec.shape[1:]))
+def _shaper(
+    generator: np.random.Generator, signature: wire.Signature, rows: int
+) -> Callable[[wire.TensorSpec], tuple[int, ...]]:
+    """The shape of each input of one request: some length of a sequence, and some of the sizes that are served."""
+    length = int(generator.integers(1, signature.lengths[-1] + 1)) if signature.lengths else 0
+    sizes = {spec.shape[0]: rows for spec in signature.inputs}
+    if signature.sizes:
+        sizes |= signature.sizes[int(generator.integers(len(signature.sizes)))].by_symbol
+
+    def size(dim: str) -> int:
+        if dim.isdigit():
+            return int(dim)
+        if dim.isidentifier():
+            return sizes.get(dim, length)
+        from converters.dims import (
+            size as size_of,
+        )  # an expression: rare, and else clients need nothing of it
+
+        return size_of(dim, sizes)
+
+    return lambda spec: tuple(map(size, spec.shape))
+
+
+def _random(generator: np.random.Generator, spec: wire.TensorSpec, shape: tuple[int, ...]) -> np.ndarray:
+    """Rows of the input's kind. Integers stay small, as they are often indices."""
     dtype = np.dtype(spec.dtype)
     if dtype.kind in "iub":
         return generator.integers(0, 2 if dtype.kind == "b" else 100, shape).astype(dtype)

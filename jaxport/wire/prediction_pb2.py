@@ -23,13 +23,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bjaxport/v1/prediction.proto\x12\njaxport.v1\"B\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"\xb3\x01\n\x0ePredictRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x11\n\tsignature\x18\x03 \x01(\t\x12\"\n\x06inputs\x18\x04 \x03(\x0b\x32\x12.jaxport.v1.Tensor\x12\x0f\n\x07outputs\x18\x05 \x03(\t\x12\r\n\x05label\x18\x06 \x01(\t\x12\x10\n\x08priority\x18\x07 \x01(\x05\x12\x18\n\x10queue_timeout_ms\x18\x08 \x01(\x01\"V\n\x0fPredictResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12#\n\x07outputs\x18\x03 \x03(\x0b\x32\x12.jaxport.v1.Tensor\"8\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\t\"\x8c\x01\n\tSignature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x06inputs\x18\x02 \x03(\x0b\x32\x16.jaxport.v1.TensorSpec\x12\'\n\x07outputs\x18\x03 \x03(\x0b\x32\x16.jaxport.v1.TensorSpec\x12\x0f\n\x07\x62uckets\x18\x04 \x03(\x03\x12\x0f\n\x07lengths\x18\x05 \x03(\x03\"\xf0\x01\n\x0cModelVersion\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12)\n\nsignatures\x18\x04 \x03(\x0b\x32\x15.jaxport.v1.Signature\x12\x13\n\x0bwindow_ends\x18\x05 \x01(\t\x12\x32\n\x05usage\x18\x06 \x03(\x0b\x32#.jaxport.v1.ModelVersion.UsageEntry\x12\x0e\n\x06labels\x18\x07 \x03(\t\x1a,\n\nUsageEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"@\n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\r\n\x05label\x18\x03 \x01(\t\"L\n\x10GetModelResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12)\n\x07version\x18\x02 \x01(\x0b\x32\x18.jaxport.v1.ModelVersion\"\x13\n\x11ListModelsRequest\"7\n\x12ListModelsResponse\x12!\n\x06models\x18\x01 \x03(\x0b\x32\x11.jaxport.v1.Model\"A\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x08versions\x18\x02 \x03(\x0b\x32\x18.jaxport.v1.ModelVersion2\xeb\x01\n\x11PredictionService\x12\x42\n\x07Predict\x12\x1a.jaxport.v1.PredictRequest\x1a\x1b.jaxport.v1.PredictResponse\x12\x45\n\x08GetModel\x12\x1b.jaxport.v1.GetModelRequest\x1a\x1c.jaxport.v1.GetModelResponse\x12K\n\nListModels\x12\x1d.jaxport.v1.ListModelsRequest\x1a\x1e.jaxport.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bjaxport/v1/prediction.proto\x12\njaxport.v1\"B\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"\xb3\x01\n\x0ePredictRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x11\n\tsignature\x18\x03 \x01(\t\x12\"\n\x06inputs\x18\x04 \x03(\x0b\x32\x12.jaxport.v1.Tensor\x12\x0f\n\x07outputs\x18\x05 \x03(\t\x12\r\n\x05label\x18\x06 \x01(\t\x12\x10\n\x08priority\x18\x07 \x01(\x05\x12\x18\n\x10queue_timeout_ms\x18\x08 \x01(\x01\"V\n\x0fPredictResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12#\n\x07outputs\x18\x03 \x03(\x0b\x32\x12.jaxport.v1.Tensor\"8\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\t\"\xae\x01\n\tSignature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x06inputs\x18\x02 \x03(\x0b\x32\x16.jaxport.v1.TensorSpec\x12\'\n\x07outputs\x18\x03 \x03(\x0b\x32\x16.jaxport.v1.TensorSpec\x12\x0f\n\x07\x62uckets\x18\x04 \x03(\x03\x12\x0f\n\x07lengths\x18\x05 \x03(\x03\x12 \n\x05sizes\x18\x06 \x03(\x0b\x32\x11.jaxport.v1.Sizes\"l\n\x05Sizes\x12\x32\n\tby_symbol\x18\x01 \x03(\x0b\x32\x1f.jaxport.v1.Sizes.BySymbolEntry\x1a/\n\rBySymbolEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xf0\x01\n\x0cModelVersion\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12)\n\nsignatures\x18\x04 \x03(\x0b\x32\x15.jaxport.v1.Signature\x12\x13\n\x0bwindow_ends\x18\x05 \x01(\t\x12\x32\n\x05usage\x18\x06 \x03(\x0b\x32#.jaxport.v1.ModelVersion.UsageEntry\x12\x0e\n\x06labels\x18\x07 \x03(\t\x1a,\n\nUsageEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"@\n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\r\n\x05label\x18\x03 \x01(\t\"L\n\x10GetModelResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12)\n\x07version\x18\x02 \x01(\x0b\x32\x18.jaxport.v1.ModelVersion\"\x13\n\x11ListModelsRequest\"7\n\x12ListModelsResponse\x12!\n\x06models\x18\x01 \x03(\x0b\x32\x11.jaxport.v1.Model\"A\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x08versions\x18\x02 \x03(\x0b\x32\x18.jaxport.v1.ModelVersion2\xeb\x01\n\x11PredictionService\x12\x42\n\x07Predict\x12\x1a.jaxport.v1.PredictRequest\x1a\x1b.jaxport.v1.PredictResponse\x12\x45\n\x08GetModel\x12\x1b.jaxport.v1.GetModelRequest\x1a\x1c.jaxport.v1.GetModelResponse\x12K\n\nListModels\x12\x1d.jaxport.v1.ListModelsRequest\x1a\x1e.jaxport.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'jaxport.v1.prediction_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_SIZES_BYSYMBOLENTRY']._loaded_options = None
+  _globals['_SIZES_BYSYMBOLENTRY']._serialized_options = b'8\001'
   _globals['_MODELVERSION_USAGEENTRY']._loaded_options = None
   _globals['_MODELVERSION_USAGEENTRY']._serialized_options = b'8\001'
   _globals['_TENSOR']._serialized_start=43
@@ -41,21 +43,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TENSORSPEC']._serialized_start=381
   _globals['_TENSORSPEC']._serialized_end=437
   _globals['_SIGNATURE']._serialized_start=440
-  _globals['_SIGNATURE']._serialized_end=580
-  _globals['_MODELVERSION']._serialized_start=583
-  _globals['_MODELVERSION']._serialized_end=823
-  _globals['_MODELVERSION_USAGEENTRY']._serialized_start=779
-  _globals['_MODELVERSION_USAGEENTRY']._serialized_end=823
-  _globals['_GETMODELREQUEST']._serialized_start=825
-  _globals['_GETMODELREQUEST']._serialized_end=889
-  _globals['_GETMODELRESPONSE']._serialized_start=891
-  _globals['_GETMODELRESPONSE']._serialized_end=967
-  _globals['_LISTMODELSREQUEST']._serialized_start=969
-  _globals['_LISTMODELSREQUEST']._serialized_end=988
-  _globals['_LISTMODELSRESPONSE']._serialized_start=990
-  _globals['_LISTMODELSRESPONSE']._serialized_end=1045
-  _globals['_MODEL']._serialized_start=1047
-  _globals['_MODEL']._serialized_end=1112
-  _globals['_PREDICTIONSERVICE']._serialized_start=1115
-  _globals['_PREDICTIONSERVICE']._serialized_end=1350
+  _globals['_SIGNATURE']._serialized_end=614
+  _globals['_SIZES']._serialized_start=616
+  _globals['_SIZES']._serialized_end=724
+  _globals['_SIZES_BYSYMBOLENTRY']._serialized_start=677
+  _globals['_SIZES_BYSYMBOLENTRY']._serialized_end=724
+  _globals['_MODELVERSION']._serialized_start=727
+  _globals['_MODELVERSION']._serialized_end=967
+  _globals['_MODELVERSION_USAGEENTRY']._serialized_start=923
+  _globals['_MODELVERSION_USAGEENTRY']._serialized_end=967
+  _globals['_GETMODELREQUEST']._serialized_start=969
+  _globals['_GETMODELREQUEST']._serialized_end=1033
+  _globals['_GETMODELRESPONSE']._serialized_start=1035
+  _globals['_GETMODELRESPONSE']._serialized_end=1111
+  _globals['_LISTMODELSREQUEST']._serialized_start=1113
+  _globals['_LISTMODELSREQUEST']._serialized_end=1132
+  _globals['_LISTMODELSRESPONSE']._serialized_start=1134
+  _globals['_LISTMODELSRESPONSE']._serialized_end=1189
+  _globals['_MODEL']._serialized_start=1191
+  _globals['_MODEL']._serialized_end=1256
+  _globals['_PREDICTIONSERVICE']._serialized_start=1259
+  _globals['_PREDICTIONSERVICE']._serialized_end=1494
 # @@protoc_insertion_point(module_scope)

@@ -59,18 +59,33 @@ class TensorSpec(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Signature(_message.Message):
-    __slots__ = ("name", "inputs", "outputs", "buckets", "lengths")
+    __slots__ = ("name", "inputs", "outputs", "buckets", "lengths", "sizes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
     name: str
     inputs: _containers.RepeatedCompositeFieldContainer[TensorSpec]
     outputs: _containers.RepeatedCompositeFieldContainer[TensorSpec]
     buckets: _containers.RepeatedScalarFieldContainer[int]
     lengths: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, name: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., buckets: _Optional[_Iterable[int]] = ..., lengths: _Optional[_Iterable[int]] = ...) -> None: ...
+    sizes: _containers.RepeatedCompositeFieldContainer[Sizes]
+    def __init__(self, name: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., buckets: _Optional[_Iterable[int]] = ..., lengths: _Optional[_Iterable[int]] = ..., sizes: _Optional[_Iterable[_Union[Sizes, _Mapping]]] = ...) -> None: ...
+
+class Sizes(_message.Message):
+    __slots__ = ("by_symbol",)
+    class BySymbolEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    BY_SYMBOL_FIELD_NUMBER: _ClassVar[int]
+    by_symbol: _containers.ScalarMap[str, int]
+    def __init__(self, by_symbol: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ModelVersion(_message.Message):
     __slots__ = ("version", "state", "reason", "signatures", "window_ends", "usage", "labels")

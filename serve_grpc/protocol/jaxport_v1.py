@@ -110,5 +110,6 @@ def _signature(info: SignatureInfo) -> pb.Signature:
         inputs=specs(info.inputs),
         outputs=specs(info.outputs),
         buckets=info.buckets,
-        lengths=[lane.length for lane in info.lanes],
+        lengths=info.lengths,
+        sizes=[pb.Sizes(by_symbol=dict(each)) for each in info.sizes],
     )

@@ -130,15 +130,17 @@ def model_metadata(payload: bytes, catalog: Catalog) -> bytes:
 def model_config(payload: bytes, catalog: Catalog) -> bytes:
     """The same as Triton's configuration says it: dims without the batch. Raises NotFound, NotLoaded.
 
-    parameters: `signatures`, the names of all of them, `lengths` that a sequence is padded to, and what the exporter
-    recorded for clients.
+    parameters: `signatures`, the names of all of them, `lengths` that a sequence is padded to, `sizes` that further symbols
+    may have together, as "k=2,m=3;k=4,m=3", and what the exporter recorded for clients.
     """
     name, text = _asked(payload)
     info = _found(catalog, name, text)
     signature = _signature(name, info)
     notes = {**info.usage, "signatures": ",".join(each.name for each in info.signatures)}
-    if signature.lanes:
-        notes["lengths"] = ",".join(str(lane.length) for lane in signature.lanes)
+    if signature.lengths:
+        notes["lengths"] = ",".join(map(str, signature.lengths))
+    if signature.sizes:
+        notes["sizes"] = ";".join(",".join(f"{k}={n}" for k, n in each.items()) for each in signature.sizes)
     config = pb.ModelConfig(
         name=name,
         platform=PLATFORM,

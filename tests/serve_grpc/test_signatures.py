@@ -100,6 +100,28 @@ def test_another_size_is_refused_and_the_sizes_are_named(client: Client, given: 
     assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT and said in refused.value.message
 
 
+def test_the_sizes_are_told(server: ServerProcess, client: Client) -> None:
+    predict, one = client.model("pairs").signatures
+    assert [dict(each.by_symbol) for each in predict.sizes] == [{"k": 2}, {"k": 5}]
+    assert not one.sizes and not predict.lengths
+    overview = json.loads(server.get("/status.json")[1])
+    (version,) = next(m for m in overview["models"] if m["name"] == "pairs")["versions"]
+    lanes = {tuple(lane["sizes"].items()): lane for lane in version["signatures"][0]["lanes"]}
+    assert lanes.keys() == {(("k", 5),), (("k", 2),)}
+    assert all(bucket["golden_error"] <= 1 for lane in lanes.values() for bucket in lane["buckets"])
+    page = server.get("/")[1]
+    assert ">sizes</th>" in page and "k=5" in page and "length up to" not in page
+
+
+def test_bench_asks_for_sizes_that_there_are(
+    server: ServerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--address", server.grpc, "--seconds", "0.2", "--concurrency", "1", "--processes", "1", "--json"]
+    assert main(["bench", "pairs", *flags]) == 0
+    (result,) = json.loads(capsys.readouterr().out)
+    assert result["requests"] > 0 and result["errors"] == 0
+
+
 def test_sizes_that_nothing_names_are_not_served_and_the_others_are(client: Client) -> None:
     with pytest.raises(
         ServerError, match=r"does not serve signature 'any': .* export with sizes="
