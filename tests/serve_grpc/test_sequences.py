@@ -22,9 +22,8 @@ PARAMS = bundles.sequence_params()
 
 
 @pytest.fixture(scope="module")
-def server(sequences: Path, cache: Path, transport: str) -> Iterator[ServerProcess]:
-    flags = ("--transport", transport, "--max-batch", "4", "--cache-dir", str(cache))
-    with ServerProcess(sequences, *flags) as process:
+def server(sequences: Path, cache: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(sequences, "--max-batch", "4", "--cache-dir", str(cache)) as process:
         yield process.ready()
         assert process.metric("jaxport_compiles_after_ready_total") == 0
         process.signal()
