@@ -9,7 +9,6 @@ import pytest
 
 from tests.once import OncePerRun
 from tests.serve_grpc import bundles
-from tests.sharded import made_by_two
 
 # Its defaults skip what compiles in under a second.
 JAX_CACHE = {
@@ -68,7 +67,12 @@ def sequences(once: OncePerRun) -> Path:
 
 @pytest.fixture(scope="session")
 def sharded(once: OncePerRun) -> Path:
-    """models/wide for two devices and models/one like it for one, coming/wide/2 with other weights, and facts.json."""
+    """models/wide for two devices and models/one like it for one, their cache, and coming/wide/2 with other weights.
+
+    facts.json: what was found of the wide one by a process with two devices. To be read only.
+    """
+    from tests.sharded import made_by_two  # what serves is not in every venv that tests run in
+
     return once.folder("sharded", made_by_two)
 
 

@@ -1,12 +1,13 @@
-"""Bundles for two devices, and what a process that has two finds out about them: made once in a run, since it takes one.
+"""Models for two devices, made once in a run by a process that has them, which also loads them as a server does.
 
-python -m tests.sharded FOLDER writes FOLDER/models/, FOLDER/coming/ and FOLDER/facts.json.
+python -m tests.sharded FOLDER writes FOLDER/models/, FOLDER/coming/, FOLDER/cache/ and FOLDER/facts.json.
 """
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from converters import SequenceSpec, TensorSpec, export_bundle, load_bundle, open_bundle
+from converters import TensorSpec
 from converters.export import export_signatures
 from converters.options import ExportOptions
 from converters.placement import simulate
 from converters.spec import SignatureSpec
+from serve_grpc.cache import CompileCache, Published
+from serve_grpc.cache_key import cache_key
 from serve_grpc.device import open_device
 from serve_grpc.memory import device_count, run_bytes, weight_bytes
 from serve_grpc.metrics import Metrics
@@ -30,6 +32,9 @@ from serve_grpc.version import Loader
 ROOT = Path(__file__).resolve().parents[1]
 MESH = {"tensor": 2}
 CUTS = {"up": (None, "tensor"), "bias": ("tensor",), "down": ("tensor", None)}
+# Of what is made here, and of servers that are to find it.
+QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+BATCH = BatchSettings(max_batch=4)
 
 
 def wide_params(seed: int = 0) -> dict[str, np.ndarray]:
@@ -60,45 +65,33 @@ def export_wide(path: Path, seed: int = 0, **options: Any) -> Path:
     return export_signatures(path, wide_params(seed), {"predict": spec}, asked)
 
 
-def along(params: Any, x: Any, y: Any) -> dict[str, Any]:
-    """x [b, t] and y [b, k]: what each position adds to those before it, and y scaled."""
-    return {"running": jnp.cumsum(x * params["w"].sum(), axis=1), "scaled": y * params["w"].max()}
+def shapes_of_parts(arrays: Mapping[str, jax.Array]) -> dict[str, list[tuple[int, ...]]]:
+    """Of what each device holds, by name."""
+    return {name: [part.data.shape for part in a.addressable_shards] for name, a in arrays.items()}
 
 
-def export_along(path: Path) -> Path:
-    """A sequence, a size and gradients in one."""
-    shapes = {"x": "b, t", "y": "b, k"}
-    rng = np.random.default_rng(3)
-    return export_bundle(
-        path,
-        along,
-        {"w": np.arange(1, 5, dtype=np.float32)},
-        inputs={name: TensorSpec("float32", shape) for name, shape in shapes.items()},
-        outputs=("running", "scaled"),
-        example={name: rng.normal(size=(3, 2)).astype(np.float32) for name in shapes},
-        sequence=SequenceSpec("t", most=2),
-        sizes={"k": (2,)},
-        vjp_order=1,
-        mesh=MESH,
-        shardings={"*": ("tensor",)},
-    )
+def in_a_process(module: str, *arguments: Path) -> None:
+    """Runs a module of the tests, which may have more devices. Raises CalledProcessError; what it said stands above."""
+    environment = {**os.environ, **QUICK, "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-m", module, *arguments], check=True, cwd=ROOT, env=environment)
 
 
 def made_by_two(folder: Path) -> None:
-    """Runs this module in a process with two devices. Raises CalledProcessError, with what it said above it."""
-    command = [sys.executable, "-m", "tests.sharded", str(folder)]
-    environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "JAX_PLATFORMS": "cpu"}
-    subprocess.run(command, check=True, cwd=ROOT, env=environment)
+    """Runs this module."""
+    in_a_process("tests.sharded", folder)
 
 
-def _shards(array: jax.Array) -> list[tuple[int, ...]]:
-    return [shard.data.shape for shard in array.addressable_shards]
-
-
-def _served(path: Path) -> dict[str, Any]:
-    """Of a version loaded as a server does, while four threads ask and it is loaded once more."""
+def loaded_as_served(folder: Path) -> dict[str, Any]:
+    """Puts what both models need into the cache, and says what the wide one is like while four threads ask it and it is
+    loaded, compiled and timed once more.
+    """
     device = open_device()
-    loader = Loader(device, BatchSettings(max_batch=4), Metrics())
+    jax.config.update("jax_enable_compilation_cache", False)  # as of a Job that warms
+    cache = CompileCache(folder / "cache", cache_key(device, {}))
+    cache.prepare()
+    loader = Loader(device, BATCH, Metrics(), cache, Published(cache).put)
+    loader.load("one", folder / "models" / "one" / "1", None)
+    path = folder / "models" / "wide" / "1"
     version = loader.load("wide", path, None)
     (program,) = version.programs.values()
     executables = list(program.executables.items())
@@ -108,11 +101,11 @@ def _served(path: Path) -> dict[str, Any]:
         return executable(program.weights, rows(bucket))["y"].is_ready()
 
     with ThreadPoolExecutor(5) as threads:
-        again = threads.submit(loader.load, "wide", path, None)
+        again = threads.submit(Loader(device, BATCH, Metrics()).load, "wide", path, None)
         ended = list(threads.map(ask, range(80)))
         again.result()
     return {
-        "shards": {name: _shards(array) for name, array in program.weights.items()},
+        "parts": shapes_of_parts(program.weights),
         "weight_bytes": weight_bytes(version),
         "devices": device_count(version),
         "run_bytes": run_bytes(version.programs),
@@ -122,35 +115,10 @@ def _served(path: Path) -> dict[str, Any]:
 
 def main(folder: Path) -> None:
     simulate(2)
-    models = folder / "models"
-    wide_1 = export_wide(models / "wide" / "1")
+    export_wide(folder / "models" / "wide" / "1")
     export_wide(folder / "coming" / "wide" / "2", seed=2)
-    one = export_wide(models / "one" / "1", mesh={}, shardings={})
-    # `down` is cut along its rows, and a scale for each of its columns is whole.
-    few = export_wide(folder / "few" / "1", weights_dtype="int8", fixed_batches=(1, 2))
-    series = export_along(folder / "along" / "1")
-
-    loaded, given = load_bundle(wide_1), rows(5)
-    want = wide(wide_params(), given["x"], np)["y"]
-    facts: dict[str, Any] = {"off": float(np.abs(loaded.predict(**given)["y"] - want).max())}
-    facts["shards"] = {name: _shards(array) for name, array in loaded.on_device.items()}
-    facts["few"] = {name: _shards(array) for name, array in load_bundle(few).on_device.items()}
-
-    graded = load_bundle(series)
-    step = jax.jit(jax.grad(lambda w, x, y: graded.predict.apply(w, x=x, y=y)["running"].sum()))
-    (found,) = step(graded.on_device, np.ones((2, 2), np.float32), np.ones((2, 2), np.float32)).values()
-    # Of 2 rows with sums over 1 and 2 ones each: 6 for every weight.
-    facts["gradient"] = {"values": np.asarray(found).tolist(), "shards": _shards(found)}
-
-    spread = NamedSharding(
-        Mesh(np.array(jax.devices()), ("data",), axis_types=(AxisType.Auto,)), PartitionSpec("data")
-    )
-    bundle, six = open_bundle(one), rows(6)["x"]
-    got = jax.jit(bundle.exported().call)(bundle.load_weights(), {"x": jax.device_put(six, spread)})["y"]
-    want = wide(wide_params(), six, np)["y"]
-    facts["spread"] = {"off": float(np.abs(np.asarray(got) - want).max()), "shards": _shards(got)}
-    facts["served"] = _served(wide_1)
-    (folder / "facts.json").write_text(json.dumps(facts))
+    export_wide(folder / "models" / "one" / "1", mesh={}, shardings={})
+    (folder / "facts.json").write_text(json.dumps(loaded_as_served(folder)))
 
 
 if __name__ == "__main__":

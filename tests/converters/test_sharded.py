@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import pytest
 
-from converters import from_function, load_bundle, open_bundle
+from converters import from_function, load_bundle, open_bundle, placement
 from converters.compare.figures import Asked
 from converters.compare.machine import machine_facts, sentence
 from converters.compare.side_by_side import compare
@@ -27,14 +27,17 @@ from jaxport.cli import main
 from tests import sharded as made
 from tests.converters.conftest import export_iris
 from tests.converters.test_bundle import rewrite_manifest
+from tests.once import OncePerRun
 from train_job.presets import get_preset
 from train_job.weights import skeleton
 
 
 @pytest.fixture(scope="module")
-def facts(sharded: Path) -> Mapping[str, Any]:
+def facts(once: OncePerRun, sharded: Path) -> Mapping[str, Any]:
     """What a process with two devices found."""
-    return json.loads((sharded / "facts.json").read_text())
+    module = "tests.converters.on_two_devices"
+    folder = once.folder("on-two-devices", lambda folder: made.in_a_process(module, folder, sharded))
+    return json.loads((folder / "facts.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -62,31 +65,42 @@ def test_equal_programs_cut_alike_swap_and_others_do_not(wide: Path, sharded: Pa
 
 def test_it_predicts_with_each_device_holding_its_part(facts: Mapping[str, Any]) -> None:
     assert facts["off"] < 1e-4
-    assert facts["shards"] == {"up": [[4, 32]] * 2, "bias": [[32]] * 2, "down": [[32, 8]] * 2}
+    assert facts["parts"] == {"up": [[4, 32]] * 2, "bias": [[32]] * 2, "down": [[32, 8]] * 2}
 
 
 def test_int8_is_cut_as_the_weights_are_and_its_scales_along_their_channels(
     facts: Mapping[str, Any],
 ) -> None:
-    assert facts["few"] == facts["shards"] | {"up.scale": [[1, 32]] * 2, "down.scale": [[1, 8]] * 2}
+    assert facts["few"] == facts["parts"] | {"up.scale": [[1, 32]] * 2, "down.scale": [[1, 8]] * 2}
 
 
 def test_gradients_of_a_sequence_with_sizes_lie_as_the_weights_do(facts: Mapping[str, Any]) -> None:
-    assert facts["gradient"] == {"values": [6.0] * 4, "shards": [[2]] * 2}
+    assert facts["gradient"] == {"values": [6.0] * 4, "parts": [[2]] * 2}
 
 
 def test_a_program_of_one_device_takes_a_batch_that_is_spread(facts: Mapping[str, Any]) -> None:
     assert facts["spread"]["off"] < 1e-4
-    assert facts["spread"]["shards"] == [[3, 8]] * 2
+    assert facts["spread"]["parts"] == [[3, 8]] * 2
 
 
 def test_verify_starts_with_the_devices_that_it_needs(wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-    assert len(jax.devices()) == 1
     assert verify(wide).goldens == 2
-    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")  # who says how many there are is believed
-    with pytest.raises(DevicesMissing, match=r"wide/1: wants 2 devices \(tensor=2\), here is 1"):
-        verify(wide)
+
+
+def test_devices_are_simulated_where_nobody_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int]] = []
+    monkeypatch.setattr(jax.config, "update", lambda *given: asked.append(given))
+    placement.simulate(1)
+    placement.simulate(2)
+    assert asked == [("jax_num_cpu_devices", 2)]
+    with monkeypatch.context() as said:
+        said.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=1")
+        placement.simulate(2)
+    monkeypatch.setattr(placement, "_unsaid", lambda: False)
+    placement.simulate(2)
+    assert len(asked) == 1
+    assert len(jax.devices()) == 1
 
 
 def test_too_few_devices_are_said_with_what_to_set(wide: Path, tmp_path: Path) -> None:

@@ -1,12 +1,9 @@
 """Programs for several devices in a server: on the first so many, beside others, with everything that holds for one."""
 
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,17 +20,26 @@ from serve_grpc.executables import entry_name
 from serve_grpc.memory import Memory
 from serve_grpc.spread import SpreadExecutable
 from tests import sharded as made
-from tests.server_process import ROOT, ServerProcess, eventually, publish
+from tests.server_process import ServerProcess, eventually, publish
 
-FLAGS = ("--max-batch", "4")
+FLAGS = ("--max-batch", str(made.BATCH.max_batch))
 TWO = "--xla_force_host_platform_device_count=2"
 HELD = 4 * (4 * 64 + 64 + 64 * 8) // 2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick() -> Iterator[None]:
+    """As what is served was compiled."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in made.QUICK.items():
+            patch.setenv(name, value)
+        yield
 
 
 @pytest.fixture(scope="module")
 def facts(sharded: Path) -> Mapping[str, Any]:
     """What a process with two devices found of a version that was loaded as a server does."""
-    return json.loads((sharded / "facts.json").read_text())["served"]
+    return json.loads((sharded / "facts.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +57,11 @@ def test_it_serves_beside_a_model_of_one_device_from_a_warm_cache_and_takes_othe
     sharded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XLA_FLAGS", TWO)
-    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     models = tmp_path / "models"
     for name in ("wide", "one"):
         (models / name).mkdir(parents=True)
         (models / name / "1").symlink_to(sharded / "models" / name / "1")
-    command = [sys.executable, "-m", "jaxport", "serve", "--warm-only", "--models", str(models), *FLAGS]
-    job = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ)
-    assert job.returncode == 0 and "published=2" in job.stderr, job.stderr
-    with ServerProcess(models, *FLAGS) as server:
+    with ServerProcess(models, *FLAGS, "--cache-dir", str(sharded / "cache")) as server:
         server.ready()
         assert server.line("ready .* cache_misses=0$")
         asked = [(model, rows) for rows in range(1, 12) for model in ("wide", "one")] * 3
@@ -76,9 +78,8 @@ def test_it_serves_beside_a_model_of_one_device_from_a_warm_cache_and_takes_othe
 
 
 def test_a_server_with_one_device_names_the_number_and_serves_what_it_can(
-    sharded: Path, monkeypatch: pytest.MonkeyPatch
+    sharded: Path,
 ) -> None:
-    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     with ServerProcess(sharded / "models", *FLAGS) as server:
         server.ready()
         check(server, "one", 3)
@@ -91,7 +92,7 @@ def test_a_server_with_one_device_names_the_number_and_serves_what_it_can(
 
 def test_each_device_holds_its_part_and_a_run_has_ended_when_its_turn_has(facts: Mapping[str, Any]) -> None:
     """On a CPU, where it would go on behind the caller's back."""
-    assert facts["shards"] == {"up": [[4, 32]] * 2, "bias": [[32]] * 2, "down": [[32, 8]] * 2}
+    assert facts["parts"] == {"up": [[4, 32]] * 2, "bias": [[32]] * 2, "down": [[32, 8]] * 2}
     assert (facts["weight_bytes"], facts["devices"]) == (HELD, 2)
     assert facts["run_bytes"] < 2 * HELD
     assert facts["ended"] == [True] * 80
