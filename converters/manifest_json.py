@@ -32,6 +32,7 @@ from converters.manifest import (
 # Those of numpy's arrays; and what one size of them may be.
 MOST_DIMENSIONS = 64
 LARGEST_SIZE = 2**63 - 1
+LONGEST_AXIS = 64
 # Fields of a signature, and of the manifest, that are left out where they say nothing: as readers know it that have
 # never heard of them.
 OF_A_SIGNATURE = ("sequence", "rows", "sizes", "bounds", "loss", "vjp_order", "batches")
@@ -121,6 +122,8 @@ def _stored_weights(raw: dict[str, Any]) -> StoredWeights:
 def _mesh(raw: Any, devices: Any) -> dict[str, int]:
     """Sizes by axis, which make as many devices as are said."""
     mesh = dict(raw.items())
+    if not all(name.isidentifier() and len(name) <= LONGEST_AXIS for name in mesh):
+        raise ValueError("the name of an axis of the mesh")
     if any(
         isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in (*mesh.values(), devices)
     ):

@@ -217,6 +217,7 @@ def test_a_version_for_other_devices_is_none_alike(sharded: Path) -> None:
         {"nr_devices": True, "mesh": {}, "shardings": {}},
         {"mesh": {"tensor": True}},
         {"mesh": {}},
+        {"mesh": {"tensor": 2, "\ud800": 1}},
         {"shardings": {"up": [None, "other"]}},
         {"shardings": {"up": [None, None, "tensor"]}},
         {"shardings": {"up": ["tensor", "tensor"]}},
