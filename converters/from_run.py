@@ -59,8 +59,9 @@ class RunExport:
     options: ExportOptions = field(default_factory=ExportOptions)
 
     @property
-    def model_dir(self) -> Path:
-        return self.root / "models" / (self.run if self.name is None else self.name)
+    def model(self) -> str:
+        """The model's name."""
+        return self.run if self.name is None else self.name
 
 
 def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple[Path, bool]:
@@ -68,8 +69,8 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple
 
     Errors are those of train_job's readers and export_bundle.
     """
-    model_dir, run_dir = settings.model_dir, settings.root / "runs" / settings.run
     _check_names(settings)
+    model_dir, run_dir = settings.root / "models" / settings.model, settings.root / "runs" / settings.run
     record = _finished(run_dir, say) if settings.wait else read_run(run_dir)
     chosen = choose_step(run_dir, settings.step)
     preset = get_preset(record.preset)
@@ -102,7 +103,7 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple
 
 
 def _check_names(settings: RunExport) -> None:
-    for flag, value in (("--run", settings.run), ("--name", settings.model_dir.name)):
+    for flag, value in (("--run", settings.run), ("--name", settings.model)):
         if not MODEL_NAME.fullmatch(value):
             raise BadSpec(
                 f"{flag} {value!r}: letters, digits, '.', '_' and '-' are allowed, the first no '.'"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from converters import from_run
-from converters.errors import StorageError
+from converters.errors import BadSpec, StorageError
 from converters.formats import Formats, all_written
 from converters.from_run import RunExport, export_run
 from converters.options import ExportOptions
@@ -24,6 +24,13 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "runs" / "r").mkdir(parents=True)
     (tmp_path / "runs" / "r" / "run.json").symlink_to(TOO_LONG)
     return tmp_path
+
+
+@pytest.mark.parametrize("name", ["../r", "a/b", "/r", ".r", ""])
+def test_a_name_that_leaves_the_folder_is_refused(root: Path, name: str) -> None:
+    for settings in (RunExport(root, name), RunExport(root, "r", name=name)):
+        with pytest.raises(BadSpec, match=r"letters, digits, '\.', '_' and '-' are allowed"):
+            export_run(settings, print)
 
 
 def test_a_record_that_cannot_be_read_once_is_read_again(root: Path) -> None:
