@@ -186,7 +186,7 @@ def _several(signatures: Mapping[str, SignatureSpec], beside: Mapping[str, Any])
 
 def check_signatures(signatures: Mapping[str, SignatureSpec]) -> dict[str, SignatureSpec]:
     """BadSpec for none, for a name that no client could ask for, and for what is no SignatureSpec."""
-    if not signatures:
+    if not isinstance(signatures, Mapping) or not signatures:
         raise BadSpec("signatures: none are given; name at least one, as in {'predict': SignatureSpec(...)}")
     for name, spec in signatures.items():
         if not isinstance(name, str) or not SIGNATURE_NAME.fullmatch(name):

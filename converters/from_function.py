@@ -45,7 +45,8 @@ def export_function(settings: FunctionExport, say: Callable[[str], None] = print
         )
     parse_version_name(settings.version)
     spec = load_spec(settings.fn)
-    specs = {SIGNATURE: spec.signatures} if isinstance(spec.signatures, SignatureSpec) else spec.signatures
+    given = spec.signatures
+    specs = check_signatures({SIGNATURE: given} if isinstance(given, SignatureSpec) else given)
     if settings.fixed_batches is not None:
         fixed = settings.fixed_batches
         specs = {n: s if s.loss else replace(s, fixed_batches=fixed) for n, s in specs.items()}
@@ -61,7 +62,7 @@ def export_function(settings: FunctionExport, say: Callable[[str], None] = print
     return export_signatures(
         settings.root / "models" / settings.name / settings.version,
         params,
-        check_signatures(specs),
+        specs,
         options,
         usage=spec.usage,
         provenance={"source": "function", "function": settings.fn, "params": settings.params.name},

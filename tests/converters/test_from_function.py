@@ -13,7 +13,7 @@ import pytest
 from flax import nnx
 from orbax.checkpoint import v1 as ocp
 
-from converters import open_bundle
+from converters import ExportSpec, from_function, open_bundle
 from converters.checkpoint import fit, read_checkpoint
 from converters.errors import BadSpec
 from jaxport.cli import main
@@ -115,6 +115,14 @@ def test_a_function_and_its_checkpoint_are_a_bundle(here: Path, capsys: pytest.C
     saved(here / "more", {"model": iris_params(), "step": np.array(3, np.int32)})
     assert export("my_model:of_the_model_within", "more", "--version", "7") == 0
     assert open_bundle(here / "work" / "models" / "m" / "7").manifest.usage == {"task": "iris"}
+
+
+@pytest.mark.parametrize("wrong", [{"predict": "x"}, {}, "x"])
+def test_signatures_that_are_none_are_named(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(from_function, "load_spec", lambda _: ExportSpec(wrong))
+    settings = from_function.FunctionExport(Path(), "m:f", Path(), "m", fixed_batches=(1,))
+    with pytest.raises(BadSpec, match="signatures: "):
+        from_function.export_function(settings)
 
 
 def test_a_bare_checkpoint_of_a_transformer_that_the_old_checkpointer_wrote(here: Path) -> None:

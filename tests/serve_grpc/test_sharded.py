@@ -16,7 +16,7 @@ import pytest
 from converters.bundle import read_manifest
 from converters.manifest import Manifest
 from serve_grpc.device import Device
-from serve_grpc.executables import entry_name
+from serve_grpc.executables import callable_on, entry_name
 from serve_grpc.memory import Memory
 from serve_grpc.spread import SpreadExecutable
 from tests import sharded as made
@@ -116,6 +116,7 @@ def test_launches_of_programs_for_several_devices_take_turns() -> None:
     for thread in threads:
         thread.join()
     assert most == 1
+    assert callable_on(compiled, 1, devices(0)) is compiled, "one device: nothing stands around it"
 
 
 def test_the_cache_names_it_by_its_devices_too(manifest: Manifest) -> None:
