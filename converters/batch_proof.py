@@ -13,12 +13,12 @@ import jax.export
 import numpy as np
 
 from converters.errors import ExportRefused
+from converters.example import Example
 from converters.golden import Golden
 from converters.lint.rules import refusal
 from converters.proof import Proof, Subject, compare, golden_of, jitted, readable
 from converters.row_proof import BITWISE, TOLERANCE, check_rows
 from converters.run import Run, compiled_runner, in_batches
-from converters.spec import Example
 
 Programs = Mapping[int, jax.export.Exported]
 

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 
 from converters.dims import all_hold
 from converters.errors import BadSpec
+from converters.example import Example, parse_example
 from converters.gradient_proof import check_order
 from converters.manifest import ANY_BATCH, SequenceSpec, TensorInfo
 from converters.spec import (
-    Example,
     SignatureSpec,
     free_symbols,
     parse_batches,
-    parse_example,
     parse_inputs,
     parse_pad,
     parse_sizes,

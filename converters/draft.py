@@ -13,6 +13,7 @@ from converters.batch_proof import fixed_outputs, prove_batches
 from converters.declared import Declared, declare
 from converters.dims import symbols
 from converters.errors import ExportRefused
+from converters.example import Example
 from converters.formats import ProvenSignature
 from converters.gradient_proof import GradientProof, check_differentiable, prove_gradients, serialize
 from converters.lint.findings import Findings
@@ -30,7 +31,7 @@ from converters.proof import (
     together,
 )
 from converters.sequence_proof import Padding, prove_sequence
-from converters.spec import Example, SignatureSpec
+from converters.spec import SignatureSpec
 from converters.symbols import Bounds, bounds, tried
 from converters.weights import Weights
 

@@ -8,6 +8,7 @@ import jax.export
 import numpy as np
 
 from converters.errors import BadSpec, GoldenMismatch
+from converters.example import Example
 from converters.golden import Golden, check_outputs
 from converters.gradient import (
     GROUPS,
@@ -23,7 +24,6 @@ from converters.lint.tracing import trace_or_refuse
 from converters.manifest import Signature, Tolerance
 from converters.program import Program, no_source_locations
 from converters.proof import Subject, share_for
-from converters.spec import Example
 
 Arrays = Mapping[str, np.ndarray]
 # A gradient is a longer chain of sums than what it is of, by this factor at most and up to this share.

@@ -14,6 +14,7 @@ import numpy as np
 
 from converters.dims import symbols
 from converters.errors import BadSpec, GoldenMismatch
+from converters.example import Example
 from converters.golden import Golden, check_outputs, is_exact
 from converters.lint.rules import refusal
 from converters.lint.tracing import trace_or_refuse
@@ -21,7 +22,7 @@ from converters.manifest import ANY_BATCH, Tolerance
 from converters.program import Source
 from converters.row_proof import BITWISE, TOLERANCE, check_rows, large_batches
 from converters.run import Run, compiled_runner, to_host
-from converters.spec import Example, whole_bytes
+from converters.spec import whole_bytes
 
 GOLDEN_BATCHES = (1, 3)  # one row alone, and one that no bucket fits
 OTHER_BATCHES = (2, 7)  # and the large one of row_proof

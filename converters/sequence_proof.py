@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from converters.errors import GoldenMismatch
+from converters.example import Example
 from converters.golden import Golden, check_outputs
 from converters.lint.rules import refusal
 from converters.manifest import SequenceSpec, Tolerance
@@ -23,7 +24,6 @@ from converters.proof import (
 )
 from converters.row_proof import LARGE_BATCH, check_rows, large_batches
 from converters.run import Run, compiled_runner
-from converters.spec import Example
 
 Arrays = Mapping[str, np.ndarray]
 

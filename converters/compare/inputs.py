@@ -6,9 +6,9 @@ import numpy as np
 
 from converters.bundle import Bundle
 from converters.errors import BadSpec
+from converters.example import Example
 from converters.golden import Golden
 from converters.manifest import ANY_BATCH, Signature
-from converters.spec import Example
 
 
 def batches_of(
