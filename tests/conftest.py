@@ -1,12 +1,13 @@
 """Bundles that tests in several folders serve, exported once in a run; and JAX's cache."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from jaxport.cli import main
 from tests.once import OncePerRun
 from tests.serve_grpc import bundles
 
@@ -15,6 +16,28 @@ JAX_CACHE = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
+
+
+Told = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Told:
+    """Runs `jaxport` in this process, which spares the seconds that its imports take anew.
+
+    Returns its exit code, standard output and standard error.
+    """
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            code = main(arguments)
+        except SystemExit as left:  # argparse's way out
+            assert isinstance(left.code, int)
+            code = left.code
+        return code, *capsys.readouterr()
+
+    return run
 
 
 @pytest.fixture(scope="session")

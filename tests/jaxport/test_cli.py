@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,23 +16,15 @@ from jaxport.errors import NotFit
 from jaxport.scrape import http_address
 from jaxport.text import open_text_model
 from jaxport.wire import prediction_pb2 as wire
+from tests.conftest import Told
 from tests.server_process import ServerProcess
 from tests.servers import jaxport
 
 
-def code_of(*arguments: str) -> int:
-    """Of the command run in this process, which spares the seconds that its imports take anew."""
-    try:
-        return main(arguments)
-    except SystemExit as left:  # argparse's way out
-        assert isinstance(left.code, int)
-        return left.code
-
-
-def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(told: Told) -> None:
     for name in COMMANDS:
-        assert code_of(name, "--help") == 0
-        assert capsys.readouterr().out.startswith(f"usage: jaxport {name}")
+        code, out, _ = told(name, "--help")
+        assert code == 0 and out.startswith(f"usage: jaxport {name}")
 
 
 @pytest.mark.parametrize(
@@ -73,13 +66,10 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_bad_usage_is_one_line_and_exit_code_2(
-    arguments: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Told
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, said = code_of(*arguments), capsys.readouterr().err
+    code, _, said = told(*arguments)
     assert code == 2, said
     [line] = said.splitlines()
     assert "error: " in line
@@ -103,20 +93,20 @@ def test_no_server_is_exit_code_4() -> None:
     assert "no server at 127.0.0.1:1" in done.stderr
 
 
-def test_predict_from_json_and_from_a_file(server: ServerProcess, tmp_path: Path) -> None:
+def test_predict_from_json_and_from_a_file(server: ServerProcess, tmp_path: Path, told: Told) -> None:
     np.save(tmp_path / "x.npy", np.array([[5.1, 3.5, 1.4, 0.2]], np.float32))
     at = ("--address", server.grpc, "--json")
     from_json = jaxport("predict", "iris", "--input", "x=[[5.1,3.5,1.4,0.2]]", *at)
-    from_file = jaxport("predict", "iris", "--input", f"x=@{tmp_path / 'x.npy'}", *at)
-    assert json.loads(from_json.stdout) == json.loads(from_file.stdout)
+    _, from_file, _ = told("predict", "iris", "--input", f"x=@{tmp_path / 'x.npy'}", *at)
+    assert json.loads(from_json.stdout) == json.loads(from_file)
     assert len(json.loads(from_json.stdout)["logits"][0]) == 3
 
 
-def test_predict_asks_a_label(server: ServerProcess) -> None:
+def test_predict_asks_a_label(server: ServerProcess, told: Told) -> None:
     asked = ("predict", "iris", "--input", "x=[[5, 3, 1, 0]]", "--json", "--address", server.grpc)
-    assert jaxport(*asked, "--label", "stable").returncode == 0
-    refused = jaxport(*asked, "--label", "canary")
-    assert refused.returncode == 2 and "has no label 'canary'" in refused.stderr
+    assert told(*asked, "--label", "stable")[0] == 0
+    code, _, err = told(*asked, "--label", "canary")
+    assert code == 2 and "has no label 'canary'" in err
 
 
 @pytest.mark.parametrize(
@@ -132,28 +122,32 @@ def test_bench_looks_for_the_metrics_on_the_host_of_the_server(address: str, met
     assert http_address(address) == metrics
 
 
-def test_predict_writes_the_outputs_to_a_file(server: ServerProcess, tmp_path: Path) -> None:
+def test_predict_writes_the_outputs_to_a_file(server: ServerProcess, tmp_path: Path, told: Told) -> None:
     out = tmp_path / "y.npz"
-    done = jaxport("predict", "iris", "--input", "x=[[1,2,3,4]]", "--address", server.grpc, "--out", str(out))
-    assert done.returncode == 0, done.stderr
+    code, _, err = told(
+        "predict", "iris", "--input", "x=[[1,2,3,4]]", "--address", server.grpc, "--out", str(out)
+    )
+    assert code == 0, err
     with np.load(out) as outputs:
         assert outputs["logits"].shape == (1, 3)
 
 
 @pytest.mark.parametrize("model", ["letters", "phrases"])
 @pytest.mark.parametrize("prompt", ["hij", "0123456789abcdefghij"])
-def test_predict_continues_text_byte_by_byte(server: ServerProcess, model: str, prompt: str) -> None:
+def test_predict_continues_text_byte_by_byte(
+    server: ServerProcess, model: str, prompt: str, told: Told
+) -> None:
     """The longer prompt is longer than the models' context, which slides along."""
-    done = jaxport("predict", model, "--text", prompt, "--bytes", "5", "--address", server.grpc, "--json")
-    answer = json.loads(done.stdout)
+    _, out, _ = told("predict", model, "--text", prompt, "--bytes", "5", "--address", server.grpc, "--json")
+    answer = json.loads(out)
     assert answer["continuation"] == "klmno"
     assert answer["next"][0]["byte"] == ord("k") and answer["next"][0]["probability"] > 0.9
 
 
-def test_text_for_a_model_that_takes_none_is_refused(server: ServerProcess) -> None:
-    done = jaxport("predict", "iris", "--text", "hello", "--address", server.grpc)
-    assert done.returncode == 2
-    assert "iris version 1 is no byte-level language model" in done.stderr
+def test_text_for_a_model_that_takes_none_is_refused(server: ServerProcess, told: Told) -> None:
+    code, _, err = told("predict", "iris", "--text", "hello", "--address", server.grpc)
+    assert code == 2
+    assert "iris version 1 is no byte-level language model" in err
 
 
 def test_text_for_a_version_that_was_refused_says_why() -> None:
@@ -196,25 +190,25 @@ def test_bench_counts_what_the_server_did(server: ServerProcess, tmp_path: Path)
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_bench_sends_what_lengths_a_model_takes(server: ServerProcess) -> None:
+def test_bench_sends_what_lengths_a_model_takes(server: ServerProcess, told: Told) -> None:
     flags = ("--concurrency", "4", "--seconds", "0.5", "--http-address", server.http, "--json")
-    (result,) = json.loads(jaxport("bench", "phrases", "--address", server.grpc, *flags).stdout)
+    (result,) = json.loads(told("bench", "phrases", "--address", server.grpc, *flags)[1])
     assert result["errors"] == 0 and result["requests"] > 0
 
 
-def test_bench_at_a_rate_starts_requests_by_the_clock(server: ServerProcess) -> None:
-    flags = ("--concurrency", "32", "--rate", "50", "--seconds", "2", "--http-address", server.http, "--json")
-    (result,) = json.loads(jaxport("bench", "iris", "--address", server.grpc, *flags).stdout)
-    assert result["requests"] == 100
-    assert result["seconds"] >= 1.9
+def test_bench_at_a_rate_starts_requests_by_the_clock(server: ServerProcess, told: Told) -> None:
+    flags = ("--concurrency", "32", "--rate", "50", "--seconds", "1", "--http-address", server.http, "--json")
+    (result,) = json.loads(told("bench", "iris", "--address", server.grpc, *flags)[1])
+    assert result["requests"] == 50
+    assert result["seconds"] >= 0.9
 
 
-def test_bench_without_metrics_says_so_and_goes_on(server: ServerProcess) -> None:
+def test_bench_without_metrics_says_so_and_goes_on(server: ServerProcess, told: Told) -> None:
     flags = ("--concurrency", "1", "--seconds", "0.5", "--http-address", "127.0.0.1:1", "--json")
-    done = jaxport("bench", "iris", "--address", server.grpc, *flags)
-    (result,) = json.loads(done.stdout)
+    _, out, err = told("bench", "iris", "--address", server.grpc, *flags)
+    (result,) = json.loads(out)
     assert result["server_cpu_us_per_request"] is None and result["errors"] == 0
-    assert "no metrics at 127.0.0.1:1" in done.stderr
+    assert "no metrics at 127.0.0.1:1" in err
 
 
 def test_inspect_says_how_to_call(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,15 +229,15 @@ def test_inspect_says_how_to_call(server: ServerProcess, capsys: pytest.CaptureF
     assert "stablehlo.dot_general" in text and "dot_general 4" in text.splitlines()[-1]
 
 
-def test_verify_of_an_altered_bundle_is_exit_code_3(server: ServerProcess, tmp_path: Path) -> None:
-    import shutil
-
+def test_verify_of_an_altered_bundle_is_exit_code_3(
+    server: ServerProcess, tmp_path: Path, told: Told
+) -> None:
     copy = Path(shutil.copytree(server.models / "iris" / "1", tmp_path / "1"))
-    assert jaxport("verify", str(copy)).returncode == 0
+    assert told("verify", str(copy))[0] == 0
     program = copy / "programs" / "predict.jaxexport"
     program.write_bytes(program.read_bytes()[:-1])
-    done = jaxport("verify", str(copy))
-    assert done.returncode == 3 and "predict.jaxexport" in done.stderr
+    code, _, err = told("verify", str(copy))
+    assert code == 3 and "predict.jaxexport" in err
 
 
 def test_what_a_volume_refuses_is_one_line_and_exit_code_4(

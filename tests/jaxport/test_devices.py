@@ -15,8 +15,10 @@ COMMANDS = {
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="needs a machine without a GPU of NVIDIA's")
-@pytest.mark.parametrize("platforms", ["cuda", "cuda,cpu"])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("command", "platforms"),
+    [("train", "cuda"), ("train", "cuda,cpu"), ("serve", "cuda"), ("warm", "cuda,cpu")],
+)
 def test_a_device_that_is_asked_for_and_not_there_is_exit_code_4(
     command: str, platforms: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

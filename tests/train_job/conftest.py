@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -77,10 +78,14 @@ def finished(
     toy_settings: Callable[..., TrainSettings],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """The folder of a toy run trained to its end without disturbance. Read only, but for its lock: a copy."""
+    """The folder of a toy run trained to its end without disturbance. Read only, but for its lock: a copy.
+
+    What it printed is ../../said.
+    """
 
     def make(root: Path) -> None:
-        assert train(toy_settings(root)) == 0
+        with (root / "said").open("w") as said, contextlib.redirect_stdout(said):
+            assert train(toy_settings(root)) == 0
 
     trained = once.folder("finished", make)
     return shutil.copytree(trained, tmp_path_factory.mktemp("root") / "copy") / "runs" / "toy"

@@ -67,13 +67,6 @@ def test_a_run_says_how_far_it_is_and_what_it_measured(
     assert ("jaxport_train_measured", "step") not in last and ("jaxport_train_measured", "time") not in last
 
 
-def test_without_the_flag_nothing_listens(
-    tmp_path: Path, toy_settings: Settings, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train(toy_settings(tmp_path)) == 0
-    assert "metrics:" not in capsys.readouterr().out
-
-
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

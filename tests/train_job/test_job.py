@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from train_job.checkpoints import list_steps, load_params, read_run
 from train_job.errors import CheckFailed, EnvironmentUnfit, FingerprintMismatch, RunBusy
 from train_job.job import train
 from train_job.metrics import read_metrics
+from train_job.runs import writing
 from train_job.settings import TrainSettings
 
 STEPS = 12  # of the toy preset
@@ -35,37 +37,39 @@ def assert_same_weights(run_dir: Path, other: Path, step: int = STEPS) -> None:
         assert np.asarray(first[key]).tobytes() == np.asarray(second[key]).tobytes(), key
 
 
-@pytest.mark.parametrize("stop_at", [1, 6])
 def test_a_preempted_run_goes_on_to_the_very_same_weights(
-    stop_at: int, tmp_path: Path, toy_settings: Settings, finished: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, toy_settings: Settings, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STOP_AT", str(stop_at))
+    """However often it looks and saves, and whichever signal it was."""
     settings = toy_settings(tmp_path)
-    assert train(settings) == 75
-    assert list_steps(settings.run_dir)[-1].step == stop_at + 1
-    monkeypatch.delenv("STOP_AT")
+    with monkeypatch.context() as patch:
+        patch.setenv("INTERRUPT_AT", "1")
+        assert train(settings) == 75
+    assert list_steps(settings.run_dir)[-1].step == 2
     other_upkeep = toy_settings(tmp_path, overrides={"eval_every": "5", "checkpoint_every": "3"})
     assert train(other_upkeep) == 0
     assert_same_weights(settings.run_dir, finished)
 
 
-def test_metrics_of_a_resumed_run_are_those_of_one_never_stopped(
+def test_a_resumed_run_ends_with_the_weights_and_metrics_of_one_never_stopped(
     tmp_path: Path, toy_settings: Settings, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STOP_AT", "6")
     settings = toy_settings(tmp_path)
-    train(settings)
+    with monkeypatch.context() as patch:
+        patch.setenv("STOP_AT", "6")
+        assert train(settings) == 75
+    assert list_steps(settings.run_dir)[-1].step == 7
     with (settings.run_dir / "metrics.jsonl").open(
         "a"
     ) as log:  # as a kill after the last save would leave it
         log.write('{"step": 9, "train_loss": 1.0}\n{"step": 10, "tra')
-    monkeypatch.delenv("STOP_AT")
-    train(settings)
+    assert train(settings) == 0
 
     def losses(run_dir: Path) -> list[tuple[int, float, float]]:
         return [(row["step"], row["train_loss"], row["val_loss"]) for row in read_metrics(run_dir)]
 
     assert losses(settings.run_dir) == losses(finished)
+    assert_same_weights(settings.run_dir, finished)
 
 
 def test_a_finished_run_ends_at_once_and_changes_nothing(finished: Path, toy_settings: Settings) -> None:
@@ -95,25 +99,21 @@ def test_other_settings_than_the_run_began_with_are_refused(
     assert contents(finished) == before
 
 
-def test_starting_over_moves_the_old_run_aside(
+def test_starting_over_moves_the_old_run_aside_and_keeps_every_one(
     tmp_path: Path, toy_settings: Settings, finished: Path
 ) -> None:
-    settings = toy_settings(tmp_path)
-    train(settings)
-    before = contents(settings.run_dir)
+    """One that began in the same second is there already."""
+    runs = tmp_path / "runs"
+    shutil.copytree(finished, runs / "toy")
+    stamp = "".join(part for part in read_run(finished).created_at if part.isalnum())
+    taken = shutil.copytree(finished, runs / f"toy.before-{stamp}")
+    (taken / "mine").touch()
+    before = contents(runs / "toy")
     over = toy_settings(tmp_path, resume=False, overrides={"seed": "1"})
     assert train(over) == 0
     assert read_run(over.run_dir).settings["seed"] == 1
-    (aside,) = (path for path in (tmp_path / "runs").iterdir() if path != over.run_dir)
-    assert contents(aside) == before
-    assert_same_weights(aside, finished)
-
-
-def test_starting_over_twice_in_one_second_keeps_both(tmp_path: Path, toy_settings: Settings) -> None:
-    settings = toy_settings(tmp_path, model="toy_model:mlp", data=None, resume=False)
-    for _ in range(3):
-        assert train(settings) == 0
-    assert len(list((tmp_path / "runs").iterdir())) == 3
+    (aside,) = (path for path in runs.iterdir() if path not in (over.run_dir, taken))
+    assert contents(aside) == before and (taken / "mine").exists()
 
 
 def test_a_second_writer_is_refused_and_told_who_holds_the_run(
@@ -130,7 +130,8 @@ def test_a_second_writer_is_refused_and_told_who_holds_the_run(
         ) as caught:
             train(settings)
     assert caught.value.exit_code == 4
-    assert train(settings) == 0
+    with writing(settings.run_dir):
+        pass
 
 
 def test_a_root_that_cannot_be_written_names_path_and_cause(tmp_path: Path, toy_settings: Settings) -> None:
@@ -196,16 +197,14 @@ def test_the_plot_is_a_picture(finished: Path) -> None:
         assert image.width > 800
 
 
-def test_choices_are_said_with_their_reason_before_the_first_step(
-    tmp_path: Path, toy_settings: Settings, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train(toy_settings(tmp_path))
-    said = capsys.readouterr().out
+def test_choices_are_said_with_their_reason_before_the_first_step(finished: Path) -> None:
+    said = (finished.parents[1] / "said").read_text()
     banner, _, lines = said.partition("step  4/12")
     for part in ("device", "weights, float32", "36,000 bytes to train on", "byte bigram", "64 tokens a step"):
         assert part in banner
     assert lines.count("\nstep ") == 2  # one plain line per interval, no bar, outside a terminal
     assert "done: val_bits_per_byte" in lines
+    assert "metrics:" not in said, "without --metrics-port nothing listens"
 
 
 def test_weights_without_gradients_are_trained_and_resumed_too(

@@ -40,15 +40,14 @@ def start(text: Path, tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     return run
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_training_saves_the_step_it_found(
-    number: signal.Signals, start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     process = start("toy_model:toy", "--steps", "1000000", "--set", "checkpoint_every=1000000")
     log = tmp_path / "log"
     wait_until(lambda: "step " in log.read_text(), "the first interval")
-    process.send_signal(number)
-    assert process.wait(timeout=15) == EXIT_PREEMPTED
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == EXIT_PREEMPTED
     (saved,) = list_steps(tmp_path / "runs" / "r")
     assert f"preempted: saved step {saved.step} of 1000000" in log.read_text()
     assert "Traceback" not in log.read_text()

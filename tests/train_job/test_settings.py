@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from train_job.__main__ import main
 from train_job.errors import UsageError
 from train_job.presets import get_preset
 from train_job.settings import TrainSettings, accepted_keys
@@ -83,11 +84,6 @@ def test_a_mesh_is_devices_per_axis() -> None:
     assert TrainSettings.from_flags(preset="digits", mesh="data=2, fsdp=1").mesh == {"data": 2, "fsdp": 1}
 
 
-def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "train_job", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
 def test_help_and_mistakes_do_not_wait_for_jax() -> None:
     program = (
         "import sys; from train_job.__main__ import main; "
@@ -99,16 +95,14 @@ def test_help_and_mistakes_do_not_wait_for_jax() -> None:
     assert done.stdout.split() == ["2", "False"]
 
 
-def test_the_command_prints_one_line_and_no_traceback(tmp_path: Path) -> None:
-    done = run_command("--preset", "digits", "--root", str(tmp_path), "--data", "elsewhere")
-    assert done.returncode == 2
+def test_the_command_prints_one_line_and_with_debug_where_an_error_came_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mistaken = ["--preset", "digits", "--root", str(tmp_path), "--data", "elsewhere"]
+    assert main(mistaken) == 2
     assert (
-        done.stderr
+        capsys.readouterr().err
         == "error: --data: found 'elsewhere'; the digits preset brings its own data: leave --data out\n"
     )
-
-
-def test_debug_shows_where_an_error_came_from(tmp_path: Path) -> None:
-    done = run_command("--preset", "digits", "--root", str(tmp_path), "--data", "elsewhere", "--debug")
-    assert done.returncode != 0
-    assert "Traceback" in done.stderr
+    with pytest.raises(UsageError):
+        main([*mistaken, "--debug"])

@@ -1,7 +1,7 @@
 """Presets small enough to train in a second, reached by `--model toy_model:NAME` as a user's would be.
 
 STOP_AT in the environment makes the data send this process SIGTERM when that step's batch is asked for: a
-preemption at a known moment. KILL_AT sends SIGKILL. PYTHON_OF_IMAGE makes the default data a small standard library
+preemption at a known moment. INTERRUPT_AT sends SIGINT and KILL_AT SIGKILL. PYTHON_OF_IMAGE makes the default data a small standard library
 of that version: that of 1.0 is argparse.py, every other has a byte more.
 """
 
@@ -36,7 +36,11 @@ class StoppingText(TextData):
     """Text whose batch at step STOP_AT comes with a SIGTERM."""
 
     def batch(self, seed: int, step: int, rows: int, own: slice = EVERY) -> dict[str, np.ndarray]:
-        for variable, number in (("STOP_AT", signal.SIGTERM), ("KILL_AT", signal.SIGKILL)):
+        for variable, number in (
+            ("STOP_AT", signal.SIGTERM),
+            ("INTERRUPT_AT", signal.SIGINT),
+            ("KILL_AT", signal.SIGKILL),
+        ):
             if os.environ.get(variable) == str(step):
                 os.kill(os.getpid(), number)
         return super().batch(seed, step, rows, own)

@@ -1,14 +1,12 @@
 """Runs to be exported, trained in this process and once for every test here."""
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from converters.from_run import RunExport, export_run
-from jaxport.cli import main
 from tests.once import OncePerRun
 from tests.train_job.conftest import (  # noqa: F401  (fixtures)
     finished,
@@ -19,8 +17,6 @@ from tests.train_job.conftest import (  # noqa: F401  (fixtures)
 )
 from train_job.job import train
 from train_job.settings import TrainSettings
-
-Told = Callable[..., tuple[int, str, str]]
 
 
 @dataclass(frozen=True)
@@ -43,15 +39,3 @@ def made(once: OncePerRun, tmp_path_factory: pytest.TempPathFactory) -> Made:
         export_run(RunExport(root, "digits"))
 
     return Made(shutil.copytree(once.folder("digits", make), tmp_path_factory.mktemp("another") / "work"))
-
-
-@pytest.fixture
-def told(capsys: pytest.CaptureFixture[str]) -> Told:
-    """Runs a command in this process: exit code, standard output, standard error."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main(arguments)
-        return code, *capsys.readouterr()
-
-    return run

@@ -3,7 +3,8 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from converters.bundle import open_bundle
-from tests.converters.runs.conftest import Made, Told
+from tests.conftest import Told
+from tests.converters.runs.conftest import Made
 from tests.servers import jaxport
 
 OF_DIGITS = ("export", "--run", "digits")

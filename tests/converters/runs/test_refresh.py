@@ -15,8 +15,9 @@ from converters.bundle import list_versions, open_bundle
 from converters.from_run import RunExport, export_run
 from converters.manifest import Manifest
 from converters.options import ExportOptions
+from tests.conftest import Told
 from tests.converters.conftest import export_iris
-from tests.converters.runs.conftest import Made, Told
+from tests.converters.runs.conftest import Made
 from tests.converters.test_bundle import rewrite_manifest
 
 FORMATS = {
