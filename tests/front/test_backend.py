@@ -2,7 +2,6 @@
 
 import ipaddress
 import json
-import time
 from pathlib import Path
 
 import grpc
@@ -43,10 +42,9 @@ def test_absent_then_there_then_killed_then_there_again(
     flags += ["--cache-dir", str(cache), "--token-file", str(tokens), "--access-log", str(tmp_path / "log")]
     channel = proxy.channel()
 
-    begun = time.monotonic()
     status, said = outcome(channel, metadata=GUARDED)
     assert status == "UNAVAILABLE" and said.startswith("the server behind this proxy is not running")
-    assert str(proxy.folder) not in said and time.monotonic() - begun < 5
+    assert str(proxy.folder) not in said
 
     with ServerProcess(tmp_path, *flags) as server:
         server.ready()

@@ -76,14 +76,14 @@ def test_bad_usage_is_one_line_and_exit_code_2(
 
 
 def test_a_mistake_ends_the_process_with_its_code_and_no_traceback(tmp_path: Path) -> None:
-    done = jaxport("export", "--run", "none", cwd=tmp_path)
+    done = jaxport("predict", "iris", "--input", "x", cwd=tmp_path)
     assert done.returncode == 2
     assert "error: " in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
 
 
 def test_debug_shows_where_an_error_comes_from(tmp_path: Path) -> None:
-    done = jaxport("inspect", "none", "--debug", cwd=tmp_path)
+    done = jaxport("predict", "iris", "--input", "x", "--debug", cwd=tmp_path)
     assert "Traceback" in done.stderr and done.returncode == 1
 
 

