@@ -138,6 +138,11 @@ def export_signatures(
     findings = Findings(options.allow)
     axes, target, asked = options.axes, _target(tuple(options.platforms)), parse_formats(options.formats)
     specs = _with_order(specs, check_order(options.vjp_order))
+    if asked and all(spec.loss for spec in specs.values()):
+        raise BadSpec(
+            f"formats: {', '.join(asked)} beside losses alone; they hold what answers row by row: add such a signature, or "
+            "leave them out"
+        )
     weights, stored = flatten_params(params), None
     cuts = parse_cuts(axes, options.shardings, weights.arrays)
     if (dtype := parse_weights_dtype(options.weights_dtype)) is not None:

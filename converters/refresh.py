@@ -18,6 +18,7 @@ from converters.bundle import MANIFEST, MODEL_NAME, Bundle, open_bundle
 from converters.draft import Draft
 from converters.errors import BadSpec, GoldenMismatch
 from converters.export import local_platform
+from converters.formats.stablehlo import batch_of
 from converters.manifest import Manifest, Signature
 from converters.options import ExportOptions
 from converters.placement import simulate
@@ -114,7 +115,7 @@ def _formats(manifest: Manifest) -> dict[str, dict[str, Any]]:
     if (facts := manifest.formats.get("savedmodel")) is not None:
         asked["savedmodel"] = {"platforms": tuple(facts["platforms"])}
     if (facts := manifest.formats.get("stablehlo")) is not None:
-        batches = {int(batch) for each in facts["signatures"].values() for batch in each["files"]}
+        batches = {batch_of(key) for each in facts["signatures"].values() for key in each["files"]}
         asked["stablehlo"] = {"platform": facts["platform"], "batches": tuple(sorted(batches))}
     return asked
 

@@ -1,19 +1,21 @@
 """StableHLO as bytecode of fixed shapes, for PJRT plugins and IREE: stablehlo/<signature>.b<batch>.mlirbc.
 
 The arguments are the weights by name and then the inputs by name, as the manifest's `formats` lists them; nothing is
-donated. A sequence has its longest length: shorter rows are padded behind their end, as a server pads them.
+donated. A sequence has its longest length: shorter rows are padded behind their end, as a server pads them. Further symbols
+have the sizes that a server compiles: stablehlo/<signature>.b<batch>.k2.mlirbc for k=2, listed as "<batch>,k=2".
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from converters.errors import BadSpec
-from converters.formats import ProvenBundle
+from converters.errors import BadSpec, ExportRefused
+from converters.formats import ProvenBundle, ProvenSignature
 from converters.formats.answers import Answers, Written, library
-from converters.manifest import ANY_BATCH, Signature
+from converters.manifest import ANY_BATCH, Signature, TensorInfo
 
 FOLDER = "stablehlo"
 ENTRY = "main"
@@ -23,10 +25,11 @@ BATCHES = (1, 2, 4, 8, 16, 32)
 def write(
     folder: Path, proven: ProvenBundle, batches: Sequence[int] = (), platform: str = ""
 ) -> dict[str, Any]:
-    """Writes one file per signature and batch.
+    """Writes one file per signature, batch and sizes of its further symbols.
 
     batches: BATCHES where none is given, or those of a function that takes fixed ones. platform: whose lowering, the
-    bundle's first if not given. BadSpec: a batch that is none. ExportRefused: it calls what only jaxlib has.
+    bundle's first if not given. BadSpec: a batch that is none, or a symbol without sizes. ExportRefused: it calls what
+    only jaxlib has.
     """
     from converters.formats.lowering import argument_names, lower, output_names, portable
 
@@ -41,16 +44,20 @@ def write(
         sizes = sorted(set(batches) or set(fixed) or set(BATCHES))
         if fixed and not set(sizes) <= set(fixed):
             raise BadSpec(f"stablehlo: batches {sizes}; {name!r} takes {', '.join(map(str, fixed))} only")
-        files = {str(size): f"{FOLDER}/{name}.b{size}.mlirbc" for size in sizes}
-        programs = [lower(one, proven.weights, (platform,), size) for size in sizes]
-        for path, program in zip(files.values(), programs, strict=True):
-            (folder / path).write_bytes(portable("stablehlo", program, version))
-        weights, inputs = argument_names(programs[0])  # they are the same at every batch
+        shapes = [(size, chosen) for chosen in _sizes(one.signature) for size in sizes]
+        programs = {
+            key(*shape): lower(_at_sizes(one, shape[1]), proven.weights, (platform,), shape[0])
+            for shape in shapes
+        }
+        files = {key(*shape): _path(name, *shape) for shape in shapes}
+        for at, program in programs.items():
+            (folder / files[at]).write_bytes(portable("stablehlo", program, version))
+        weights, inputs = _the_same(name, {at: argument_names(program) for at, program in programs.items()})
         signatures[name] = {
             "files": files,
             "weights": weights,
             "inputs": inputs,
-            "outputs": output_names(programs[0]),
+            "outputs": output_names(next(iter(programs.values()))),
             **({"length": one.signature.sequence.most} if one.signature.sequence else {}),
         }
     return {"platform": platform, "stablehlo_version": version, "entry": ENTRY, "signatures": signatures}
@@ -58,10 +65,50 @@ def write(
 
 def covers(facts: Mapping[str, Any], batches: Sequence[int] = (), platform: str = "") -> bool:
     """Whether what was written has a file for each of `batches`, lowered for `platform` if it is given."""
-    wanted = {str(size) for size in batches or BATCHES}
+    wanted = set(batches or BATCHES)
     return platform in ("", facts["platform"]) and all(
-        wanted <= set(one["files"]) for one in facts["signatures"].values()
+        wanted <= {batch_of(each) for each in one["files"]} for one in facts["signatures"].values()
     )
+
+
+def key(batch: int, sizes: Mapping[str, int]) -> str:
+    """Of a file among those of a signature: "4", or "4,k=2"."""
+    return ",".join([str(batch), *(f"{symbol}={size}" for symbol, size in sizes.items())])
+
+
+def batch_of(key: str) -> int:
+    """The batch in what `key` gave."""
+    return int(key.partition(",")[0])
+
+
+def _path(name: str, batch: int, sizes: Mapping[str, int]) -> str:
+    return ".".join([f"{FOLDER}/{name}", f"b{batch}", *(f"{s}{size}" for s, size in sizes.items()), "mlirbc"])
+
+
+def _sizes(signature: Signature) -> tuple[dict[str, int], ...]:
+    """What the further symbols are in the programs: of none the empty one. BadSpec where nothing says it."""
+    if not signature.combinations:
+        names = ", ".join(repr(name) for name in sorted(signature.free))
+        raise BadSpec(
+            f"stablehlo: {signature.name!r} has sizes {names} beside the batch, and its programs have fixed ones; say which "
+            "with sizes={...}, or leave this format out"
+        )
+    return signature.combinations
+
+
+def _at_sizes(one: ProvenSignature, sizes: Mapping[str, int]) -> ProvenSignature:
+    return replace(one, signature=one.signature.at_sizes(sizes))
+
+
+def _the_same(name: str, arguments: Mapping[str, tuple[list[str], list[str]]]) -> tuple[list[str], list[str]]:
+    """The arguments of every program of a signature. ExportRefused where one leaves something out that another uses."""
+    (first, common), *others = arguments.items()
+    for at, each in others:
+        if each != common:
+            raise ExportRefused(
+                f"stablehlo: {name!r} uses other weights or inputs at {at} than at {first}; leave this format out"
+            )
+    return common
 
 
 def _version() -> str:
@@ -77,22 +124,37 @@ def runner(written: Written, signature: Signature) -> Answers:
     facts = written.facts["signatures"][signature.name]
     weights = written.weights()
     first = [np.asarray(weights[name]) for name in facts["weights"]]
-    compiled: dict[int, Callable[..., Any]] = {}
+    batches = sorted({batch_of(each) for each in facts["files"]})
+    compiled: dict[str, Callable[..., Any]] = {}
 
     def run(inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray] | None:
-        rows = len(next(iter(inputs.values())))
-        batch = min((int(b) for b in facts["files"] if int(b) >= rows), default=None)
-        if batch is None:
+        rows, sizes = len(next(iter(inputs.values()))), _sizes_of(signature, inputs)
+        batch = next((b for b in batches if b >= rows), None)
+        if batch is None or sizes is None:
             return None
-        if batch not in compiled:
-            compiled[batch] = _compile(written.folder / facts["files"][str(batch)])
+        at = key(batch, sizes)
+        if at not in compiled:
+            compiled[at] = _compile(written.folder / facts["files"][at])
         padded = _pad(signature, inputs, batch)
-        results = compiled[batch](*first, *(padded[name] for name in facts["inputs"]))
+        results = compiled[at](*first, *(padded[name] for name in facts["inputs"]))
         results = results if isinstance(results, list | tuple) else (results,)
         outputs = dict(zip(facts["outputs"], map(np.asarray, results), strict=True))
         return _cut(signature, outputs, rows, inputs)
 
     return run  # pyright: ignore[reportReturnType]
+
+
+def _sizes_of(signature: Signature, inputs: Mapping[str, np.ndarray]) -> dict[str, int] | None:
+    """What the further symbols are in these inputs; None where that is nothing a program is for."""
+
+    def fits(tensors: Sequence[TensorInfo]) -> bool:
+        return all(
+            isinstance(size, str) or size == has
+            for tensor in tensors
+            for size, has in zip(tensor.shape, inputs[tensor.name].shape, strict=True)
+        )
+
+    return next((each for each in signature.combinations if fits(signature.at_sizes(each).inputs)), None)
 
 
 def _compile(path: Path) -> Callable[..., Any]:

@@ -11,12 +11,12 @@ import jax
 import numpy as np
 import pytest
 
-from converters import formats, open_bundle
+from converters import SignatureSpec, export_bundle, formats, open_bundle
 from converters.describe import summary
 from converters.errors import BadSpec, BundleError, LibraryMissing
 from converters.formats import Format, ProvenBundle
 from converters.verify import FormatVerdict, verdict_lines, verify
-from tests.converters.conftest import export_iris
+from tests.converters.conftest import IRIS, export_iris, iris, iris_params, iris_rows
 
 
 @pytest.fixture
@@ -86,6 +86,15 @@ def test_a_library_that_is_missing_is_told_of_before_any_work(tmp_path: Path) ->
             export_iris(tmp_path / "m" / "1", fn=never, formats=(name,))
         assert error.value.exit_code == 4
     assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.usefixtures("listing")
+def test_losses_alone_have_nothing_that_a_format_holds(tmp_path: Path) -> None:
+    loss = SignatureSpec(lambda params, x: iris(params, x).mean(), IRIS, ("loss",), iris_rows(4), loss=True)
+    with pytest.raises(BadSpec, match=r"formats: listing beside losses alone; .* add such a signature"):
+        export_bundle(
+            tmp_path / "m" / "1", params=iris_params(), signatures={"loss": loss}, formats=("listing",)
+        )
 
 
 def test_without_one_the_manifest_is_as_before(iris_bundle: Path) -> None:

@@ -60,6 +60,34 @@ def test_a_sequence_of_any_length_goes_into_each(sequences: Path) -> None:
     assert facts["onnx"]["signatures"]["predict"]["made_of"] == "primitives"
 
 
+def pairs(params: Any, x: jax.Array, y: jax.Array) -> dict[str, jax.Array]:
+    """y is twice as long as x, which is of any length."""
+    half = y.reshape(y.shape[0], -1, 2).sum(-1)
+    return {"sum": x * params["w"][0, 0] + half, "both": y * params["w"][0, 0]}
+
+
+def export_pairs(path: Path, formats: Any, **changes: Any) -> Path:
+    rows = np.random.default_rng(5)
+    inputs = {"x": TensorSpec("float32", "b, k"), "y": TensorSpec("float32", "b, 2*k")}
+    example = {name: rows.normal(size=(4, size)).astype(np.float32) for name, size in (("x", 3), ("y", 6))}
+    arguments = {"inputs": inputs, "outputs": ("sum", "both"), "example": example, "constraints": ("k >= 2",)}
+    return export(path, pairs, formats, **(arguments | changes))
+
+
+def test_sizes_of_further_symbols_go_into_each(tmp_path: Path) -> None:
+    formats = {"savedmodel": {}, "stablehlo": {"batches": (4,)}, "onnx": {}}
+    path = export_pairs(tmp_path / "m" / "1", formats, sizes={"k": (2, 5)})
+    assert [(one.name, one.goldens) for one in verify(path).formats] == [(name, 4) for name in ALL]
+    files = open_bundle(path).manifest.formats["stablehlo"]["signatures"]["predict"]["files"]
+    assert files == {f"4,k={k}": f"stablehlo/predict.b4.k{k}.mlirbc" for k in (2, 5)}
+
+
+def test_programs_of_fixed_shapes_need_to_know_the_sizes(tmp_path: Path) -> None:
+    with pytest.raises(BadSpec, match=r"stablehlo: 'predict' has sizes 'k' .* say which with sizes="):
+        export_pairs(tmp_path / "m" / "1", ("stablehlo",))
+    assert list((tmp_path / "m").glob("[0-9]*")) == []
+
+
 @pytest.mark.parametrize("name", ["savedmodel", "onnx"])
 def test_verify_sees_a_format_with_other_weights(sequences: Path, tmp_path: Path, name: str) -> None:
     """Its digests are right: what is wrong is what it answers."""
