@@ -1,7 +1,8 @@
 """What an export has to show of a function that it has a program for at each of a few batches, and at no other.
 
 A server runs 3 rows in the program for 4, and 9 in those for 8 and 1: the function called with those very rows has to
-answer the same. So it is, at each size by itself, and for rows between two sizes and above the largest.
+answer the same. So it is, at each size by itself, for every number of rows up to EVERY, and above that for rows between two
+sizes and above the largest.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,9 @@ from converters.lint.rules import refusal
 from converters.proof import Proof, Subject, compare, golden_of, jitted, readable
 from converters.row_proof import BITWISE, TOLERANCE, check_rows
 from converters.run import Run, compiled_runner, in_batches
+
+# Up to so many, every number of rows is tried; above, those that a batch has one more of: each costs a compile.
+EVERY = 8
 
 Programs = Mapping[int, jax.export.Exported]
 
@@ -60,8 +64,10 @@ def ragged(batches: Sequence[int]) -> int:
 
 
 def _between(batches: Sequence[int]) -> set[int]:
-    """Rows that are padded or split and in no golden: a batch with one row missing, and one row more than any."""
-    return {*(batch - 1 for batch in batches), max(batches) + 1} - {0, 1, ragged(batches), *batches}
+    """Rows that are padded or split and in no golden: all up to EVERY, a batch with one row missing, and one row more than any."""
+    largest = max(batches)
+    rows = {*range(2, min(EVERY, largest)), *(batch - 1 for batch in batches), largest + 1}
+    return rows - {0, 1, ragged(batches), *batches}
 
 
 def _of_any_rows(run: Run, batches: Sequence[int]) -> Run:

@@ -154,6 +154,7 @@ def only_whole_batches(params: Any, x: jax.Array) -> jax.Array:
         (apart, (2, 4), "^JP106: .* at batch 1: "),
         (lambda p, x: x + (x.shape[0] == 3), (1, 2, 4), r"^JP10[67]: "),
         (lambda p, x: x + (x.shape[0] > 4), (1, 2, 4), "^JP106: .* at batch 5: "),
+        (lambda p, x: x + (x.shape[0] == 6), (1, 2, 4, 8), "^JP106: .* at batch 6: "),
         (lambda p, x: x - x.mean(0), (2, 4), "^JP107: in the program for batch 2"),
         (lambda p, x: x + x[-1:] if x.shape[0] == 8 else x, (1, 8), "^JP10[78]: in the program for batch 8"),
         (lambda p, x: jnp.concatenate([x[:1], x[:-1]]), (1, 2, 8), "^JP10"),
