@@ -30,7 +30,7 @@ def test_each_signature_is_there_by_name(tmp_path: Path) -> None:
         },
         params=params,
         platforms=("cpu",),
-        formats={"savedmodel": {}, "stablehlo": {"batches": (4,)}, "onnx": {}},
+        formats={"savedmodel": {}, "stablehlo": {"batches": (1, 4)}, "onnx": {}},
     )
     facts = open_bundle(path).manifest.formats
     assert facts["savedmodel"]["signatures"] == {
@@ -38,7 +38,9 @@ def test_each_signature_is_there_by_name(tmp_path: Path) -> None:
         "predict": "predict",
         "shift": "shift",
     }
-    assert facts["stablehlo"]["signatures"]["shift"]["weights"] == ["b"]
+    shift = facts["stablehlo"]["signatures"]["shift"]
+    assert shift["weights"] == ["b"]
+    assert shift["files"] == {batch: f"stablehlo/shift.b{batch}.mlirbc" for batch in ("1", "4")}
     assert set(facts["onnx"]["signatures"]) == {"predict", "shift"}
     assert [(one.name, one.goldens) for one in verify(path).formats] == [
         ("savedmodel", 4), ("stablehlo", 4), ("onnx", 4),
