@@ -27,6 +27,8 @@ SHORTEST_LENGTH = 8
 MOST_LANES = 16
 # Batches that one signature may be exported for, each with a program of its own.
 MOST_BATCHES = 16
+# Rows of one of them: the export compares the function with the program at each, and at one row more.
+MOST_ROWS = 65536
 # Why a server refuses a signature with further symbols that says nothing of them.
 UNSIZED = "a server compiles every size before a request comes; export with sizes={...} for these symbols"
 

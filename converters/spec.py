@@ -13,7 +13,7 @@ import numpy as np
 
 from converters.dims import constraint_symbols, symbols
 from converters.errors import BadSpec
-from converters.manifest import MOST_BATCHES, MOST_LANES, SequenceSpec, TensorInfo, combinations
+from converters.manifest import MOST_BATCHES, MOST_LANES, MOST_ROWS, SequenceSpec, TensorInfo, combinations
 
 PLACEHOLDER = re.compile(r"\.\.\.|\b_\b")
 
@@ -176,6 +176,11 @@ def parse_batches(
             f"fixed_batches: {list(batches)}; some numbers of rows from 1 are needed, as (1, 2, 4, 8)"
         )
     found = tuple(sorted(set(batches)))
+    if found[-1] > MOST_ROWS:
+        raise BadSpec(
+            f"fixed_batches: {str(found[-1])[:40]} rows; at most {MOST_ROWS} are needed, since the export runs as many, and more "
+            "are split over the largest"
+        )
     if len(found) > MOST_BATCHES:
         raise BadSpec(
             f"fixed_batches: {len(found)} of them, each a program to compile; at most {MOST_BATCHES} are served"

@@ -178,6 +178,7 @@ def test_rows_that_depend_on_the_batch_are_refused(
         ({"fixed_batches": ()}, r"fixed_batches: \[\]; some numbers of rows from 1"),
         ({"fixed_batches": (0, 1)}, r"fixed_batches: \[0, 1\]; some"),
         ({"fixed_batches": (True,)}, "some numbers of rows"),
+        ({"fixed_batches": (1, 10**9)}, "1000000000 rows; at most 65536 are needed"),
         ({"fixed_batches": range(1, 18)}, "17 of them, each a program to compile; at most 16"),
         ({"inputs": {"x": TensorSpec("float32", "b, t")}, "sequence": SequenceSpec("t", 4)}, "beside sequence="),
         ({"inputs": {"x": TensorSpec("float32", "b, k")}, "sizes": {"k": (4,)}}, "beside the symbol 'k'"),
