@@ -28,6 +28,8 @@ from converters.placement import Placement, place
 from converters.run import Run, calling, program_runner
 
 DEFAULT_SIGNATURE = "predict"
+# How jax.export begins, which finds the symbols in the shapes of a call.
+UNSOLVED = "Input shapes do not match the polymorphic shapes specification."
 WIDE = frozenset({"int64", "uint64", "float64", "complex128"})
 
 
@@ -113,7 +115,7 @@ class LoadedSignature:
         inputs: arrays of the signature's dtypes and shapes. Raises BadInput for what does not fit.
         """
         self._check(inputs)
-        with wide(self._dtypes):
+        with wide(self._dtypes), self._explained():
             return self._run({name: np.asarray(array) for name, array in inputs.items()})
 
     def apply(self, weights: Mapping[str, Any], **inputs: Any) -> dict[str, jax.Array]:
@@ -172,6 +174,14 @@ class LoadedSignature:
                 f"{self._where}: jax.vmap cannot go through an exported program; pass the rows as one batch, and for "
                 "jax.jacrev take jax.vjp once per output"
             ) from error
+        except ValueError as error:  # a size of 2*k that is odd, where no input has k alone
+            if not str(error).startswith(UNSOLVED):
+                raise
+            takes = ", ".join(map(str, self.signature.inputs))
+            raise BadInput(
+                f"{self._where}: no sizes of the symbols make these shapes; needed: {takes} "
+                f"({' '.join(str(error)[len(UNSOLVED) :].split('Using the following')[0].split())[:200]})"
+            ) from None
         except TypeError as error:
             if "forward-mode" not in str(error):
                 raise
@@ -197,7 +207,11 @@ class LoadedSignature:
                 f"{self._where}: {wrong[0]!r} {what}; it takes {', '.join(map(str, self.signature.inputs))}"
             )
         sizes: dict[str, int] = {}
-        for tensor in self.signature.inputs:
+        made = [
+            t for t in self.signature.inputs if any(str(s) not in symbols(s) for s in t.shape if symbols(s))
+        ]
+        # Once more those with a size that is made of symbols: the input that has the symbol may come behind.
+        for tensor in (*self.signature.inputs, *made):
             self._check_array("input", tensor, inputs[tensor.name], sizes)
         for constraint in self.signature.constraints:
             if not all_hold(
@@ -209,7 +223,10 @@ class LoadedSignature:
     def _check_array(self, kind: str, needed: TensorInfo, array: Any, sizes: dict[str, int]) -> None:
         """sizes: of the symbols so far, updated: a symbol has one size in all inputs of a call."""
         dtype, shape = _kind(array)
-        wanted = [size_of(dim, sizes) if symbols(dim) <= sizes.keys() else dim for dim in needed.shape]
+        try:
+            wanted = [size_of(dim, sizes) if symbols(dim) <= sizes.keys() else dim for dim in needed.shape]
+        except ValueError as error:
+            raise BadInput(f"{self._where}: {kind} {needed}: {error}{_said(needed, sizes)}") from None
         fits = (
             dtype == needed.dtype
             and len(shape) == len(wanted)
@@ -219,7 +236,7 @@ class LoadedSignature:
             ranges = "".join(f", {size} {self._range(size)}" for size in wanted if isinstance(size, str))
             raise BadInput(
                 f"{self._where}: {kind} {needed.name!r} is {dtype}[{', '.join(map(str, shape))}]; needed: "
-                f"{needed.dtype}[{', '.join(map(str, wanted))}]{ranges}"
+                f"{needed.dtype}[{', '.join(map(str, wanted))}]{ranges}{_said(needed, sizes)}"
             )
         for size, has in zip(wanted, shape, strict=True):
             if (
@@ -237,6 +254,13 @@ class LoadedSignature:
         sequence = self.signature.sequence
         most = sequence is not None and symbol == sequence.symbol and sequence.most
         return f"from 1 to {most}" if most else "at least 1"
+
+
+def _said(needed: TensorInfo, sizes: Mapping[str, int]) -> str:
+    """The sizes of the symbols that others of its dimensions are made of: ", where k is 5"."""
+    made = {name for size in needed.shape for name in symbols(size) if name != size}
+    said = ", ".join(f"{name} is {sizes[name]}" for name in sorted(made & sizes.keys()))
+    return f", where {said}" if said else ""
 
 
 def wide(dtypes: Any) -> AbstractContextManager[Any]:

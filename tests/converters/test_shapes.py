@@ -1,7 +1,9 @@
 """Sizes beside the batch that are symbols: declared, bounded, proven at several values, and in the manifest."""
 
+import functools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from converters import SequenceSpec, TensorSpec, export_bundle, open_bundle
+from converters import SequenceSpec, TensorSpec, export_bundle, load_bundle, open_bundle
 from converters.describe import summary
 from converters.dims import holds, size, symbols
-from converters.errors import BadSpec, BundleError, ExportRefused
+from converters.errors import BadInput, BadSpec, BundleError, ExportRefused
 from converters.manifest_json import parse_manifest
 from converters.verify import verify
 from tests.serve_grpc.bundles import pairs, pairs_inputs
@@ -158,9 +160,13 @@ def test_sizes_that_the_shapes_do_not_bear_out_are_no_manifest(
 
 
 @pytest.fixture(scope="module")
-def pairs_manifest(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = export(tmp_path_factory.mktemp("models") / "m" / "1", sizes={"k": (2,)})
-    return (path / "manifest.json").read_text()
+def pairs_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export(tmp_path_factory.mktemp("models") / "m" / "1", sizes={"k": (2,)})
+
+
+@pytest.fixture(scope="module")
+def pairs_manifest(pairs_bundle: Path) -> str:
+    return (pairs_bundle / "manifest.json").read_text()
 
 
 def test_dimensions_are_computed_as_jax_means_them() -> None:
@@ -172,3 +178,41 @@ def test_dimensions_are_computed_as_jax_means_them() -> None:
         )
     assert [size(t, {"k": 5, "n": 4}) for t in texts] == [5, 11, 20, 2, 0, 5, 4]
     assert holds("k >= n + 1", {"k": 5, "n": 4}) and not holds("k == n", {"k": 5, "n": 4})
+
+
+def test_a_call_whose_sizes_do_not_go_together_is_told_which_is_needed(
+    tmp_path: Path, pairs_bundle: Path
+) -> None:
+    """Whether the symbol itself stands in an input before, in one behind, or in none."""
+    predict = load_bundle(pairs_bundle).predict
+    assert predict(**pairs_inputs(2, 5))["both"].shape == (2, 10)
+    wrong = pairs_inputs(2, 5) | {"y": np.zeros((2, 11), np.float32)}
+    with pytest.raises(BadInput, match=r"'y' is float32\[2, 11\]; needed: float32\[2, 10\], where k is 5$"):
+        predict(**wrong)
+    signature = predict.signature
+    predict.signature = replace(signature, inputs=signature.inputs[::-1])
+    with pytest.raises(BadInput, match=r"'y' is float32\[2, 11\]; needed: float32\[2, 10\], where k is 5$"):
+        predict(**wrong)
+    with pytest.raises(
+        BadInput, match=r"'y' is float32\[2, 0\]; needed: float32\[b, 2\*k\], b at least 1, 2\*k at least 1"
+    ):
+        predict(**(wrong | {"y": np.zeros((2, 0), np.float32)}))
+    first = replace(signature.inputs[1], shape=("b", "floordiv(8, k - 5)"))
+    predict.signature = replace(signature, inputs=(signature.inputs[0], first))
+    with pytest.raises(BadInput, match=r"floordiv by 0 in a dimension, where k is 5$"):
+        predict(**wrong)
+    alone = export(
+        tmp_path / "m" / "1",
+        lambda params, y: {"both": y * params["w"]},
+        inputs={"y": INPUTS["y"]},
+        outputs=("both",),
+        example={"y": np.ones((4, 6), np.float32)},
+        constraints=(),
+    )
+    loaded, odd = load_bundle(alone), {"y": np.ones((2, 5), np.float32)}
+    for call in (loaded.predict, functools.partial(jax.jit(loaded.predict.apply), loaded.weights)):
+        with pytest.raises(
+            BadInput, match=r"needed: y float32\[b, 2\*k\] \(Division had remainder 1"
+        ) as refused:
+            call(**odd)
+        assert "\n" not in str(refused.value) and len(str(refused.value)) < 400
