@@ -143,7 +143,7 @@ class Bundle:
     def _unreadable(self, error: Exception) -> BundleError:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         window = self.manifest.window
-        line = f"{refusal(window, jax.__version__, str(self.path))} ({lines[0][:LONGEST_REASON]})"
+        line = f"{refusal(window, jax.__version__, str(self.path), of_a_run=self.manifest.of_a_run)} ({lines[0][:LONGEST_REASON]})"
         inside = window.place(installed("jaxlib")) == INSIDE
         return BundleError(line) if inside else OutsideWindow(line)
 

@@ -113,7 +113,8 @@ def window(manifest: Manifest) -> str:
         days = f"from {promised.begins} to {promised.ends}"
     else:
         days = f"until {promised.ends} at least"
-    return f"in every jaxlib released {days}: refresh before upgrading JAX past that"
+    renew = "refresh" if manifest.of_a_run else "export it again"
+    return f"in every jaxlib released {days}: {renew} before upgrading JAX past that"
 
 
 def outside(manifest: Manifest) -> str:

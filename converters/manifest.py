@@ -256,6 +256,11 @@ class Manifest:
         return {name: signature for name, signature in self.signatures.items() if not signature.loss}
 
     @property
+    def of_a_run(self) -> bool:
+        """Whether it comes of a run of jaxport's, whose checkpoint can be exported again."""
+        return self.provenance.get("source") == "run"
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of the weights as stored, before any device's padding."""
         return sum(digest.bytes for name, digest in self.files.items() if name.startswith("weights/"))

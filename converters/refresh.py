@@ -56,7 +56,7 @@ def refresh(path: Path | str, root: Path | None = None, say: Callable[[str], Non
     simulate(old.manifest.nr_devices)
     root, name = _home(old, root)
     origin = old.manifest.provenance
-    if origin.get("source") != "run":
+    if not old.manifest.of_a_run:
         raise BadSpec(_of_a_function(old, origin))
     # flax takes seconds to import, and is not there where bundles are only read.
     from converters.from_run import RunExport, checkpoint_of, export_run

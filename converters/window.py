@@ -115,14 +115,18 @@ def released(jaxlib_version: str) -> tuple[date, bool]:
     return RELEASED[max(older, key=parse_version)] if older else min(RELEASED.values()), False
 
 
-def refusal(window: Window, jax_here: str, bundle: str) -> str:
-    """Why the JAX of this process cannot read the program of a bundle, and what to do: one line."""
+def refusal(window: Window, jax_here: str, bundle: str, *, of_a_run: bool) -> str:
+    """Why the JAX of this process cannot read the program of a bundle, and what to do: one line.
+
+    of_a_run: it can be refreshed, as what comes of a function cannot.
+    """
     here = installed("jaxlib")
     place, (day, exact) = window.place(here), released(here)
     until = f"{window.ends}{'' if window.exact else ' or later'}"
     theirs = f"this program of jaxlib {window.jaxlib}, for releases from {window.begins} to {until}"
     mine = f"jax {jax_here}, released {f'on {day}' if exact else f'after {day}'},"
-    refresh = f"jaxport refresh {bundle}, or read it with jax {window.newest}"
+    renew = f"jaxport refresh {bundle}" if of_a_run else "export its function again with this one"
+    refresh = f"{renew}, or read it with jax {window.newest}"
     if place == EARLIER:
         return f"{bundle}: {mine} is too old for {theirs}: read it with jax {window.jaxlib}, or export it again with this one"
     if place == AFTER:

@@ -46,7 +46,7 @@ def test_what_is_too_old_is_refused_in_one_line(tmp_path: Path, capsys: pytest.C
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {path}: jax {jax.__version__}, released on ")
     assert "cannot read this program of jaxlib 0.8.0, for releases from 2025-09-24 to 2026-04-15: " in line
-    assert f"jaxport refresh {path}, or read it with jax 0.9.2 (" in line
+    assert "export its function again with this one, or read it with jax 0.9.2 (" in line
     with pytest.raises(OutsideWindow) as refused:
         open_bundle(path).exported()
     assert f"error: {refused.value}" == line
@@ -58,7 +58,9 @@ def test_inspect_says_which_releases_may_refuse_it(
     path = unpacked(OUTSIDE, tmp_path) / "mlp" / "1"
     assert main(["inspect", str(path)]) == 0
     text = capsys.readouterr().out
-    assert "in every jaxlib released from 2026-02-25 to 2026-09-18: refresh before upgrading JAX" in text
+    assert (
+        "in every jaxlib released from 2026-02-25 to 2026-09-18: export it again before upgrading JAX" in text
+    )
     assert "may refuse   0.9.0.1 and older; 0.12.0, 0.12.0.1" in text
     assert "may refuse it: newer than the window" in text
     assert main(["inspect", str(path), "--json"]) == 0

@@ -1,5 +1,6 @@
 """Which releases of jaxlib are promised to read a program."""
 
+import dataclasses
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -82,9 +83,9 @@ def test_a_release_that_no_table_has_is_judged_by_what_is_certain() -> None:
     assert old.place("99.0") == AFTER  # it came after all that are known
 
 
-def told(window: Window, reader: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def told(window: Window, reader: str, monkeypatch: pytest.MonkeyPatch, *, of_a_run: bool = True) -> str:
     monkeypatch.setattr("converters.window.installed", lambda _: reader)
-    return refusal(window, reader, "m/1")
+    return refusal(window, reader, "m/1", of_a_run=of_a_run)
 
 
 def test_a_refusal_says_what_reads_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,12 +104,31 @@ def test_a_refusal_says_what_reads_the_program(monkeypatch: pytest.MonkeyPatch) 
     assert "to 2027-07-20 or later" in line and "read it with jax 99.0" in line
 
 
+def test_what_comes_of_a_function_is_exported_again_and_not_refreshed(
+    iris_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, now = window_of("0.9.0", "2026-07-20"), window_of("0.12.0.1", "2027-04-21")
+    for window, reader in ((old, "0.12.0"), (now, "0.12.0"), (now, "99.0")):
+        line = told(window, reader, monkeypatch, of_a_run=False)
+        assert "refresh" not in line and "export its function again with this one, or read it with" in line
+    bundle = open_bundle(iris_bundle)
+    assert not bundle.manifest.of_a_run and "refresh" not in describe.summary(bundle)
+    program = bundle.path / "programs" / "predict.jaxexport"
+    monkeypatch.setattr("converters.bundle.Bundle.read", lambda self, name: program.read_bytes()[:200])
+    with pytest.raises(BundleError, match="export its function again"):
+        bundle.exported()
+    run = dataclasses.replace(bundle.manifest, provenance={"source": "run"})
+    assert "refresh before upgrading JAX" in describe.window(run)
+    with pytest.raises(BundleError, match=f"jaxport refresh {iris_bundle}"):
+        dataclasses.replace(bundle, manifest=run).exported()
+
+
 def test_inspect_says_what_is_not_known(iris_bundle: Path, tmp_path: Path) -> None:
     data = (iris_bundle / "manifest.json").read_text()
     written = data.replace(f'"jaxlib_version": "{version("jaxlib")}"', '"jaxlib_version": "99.0"')
     assert written != data
     manifest = parse_manifest(written.encode(), "m")
-    assert "at least: refresh before upgrading JAX past that" in describe.window(manifest)
+    assert "at least: export it again before upgrading JAX past that" in describe.window(manifest)
     assert manifest.window.exact is False
     manifest = open_bundle(iris_bundle).manifest
     assert describe.window(manifest).startswith("in every jaxlib released from 20")
