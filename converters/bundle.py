@@ -155,17 +155,15 @@ class Bundle:
 
         specs = self.manifest.weights
         try:
-            stored = {w.name: np.empty(w.shape, np.dtype(w.dtype)) for w in specs if 0 not in w.shape}
+            empty = {w.name: np.empty(w.shape, _dtype(w.dtype)) for w in specs}
+            stored = {name: array for name, array in empty.items() if array.size}
             loaded = ocp.load(str((self.path / WEIGHTS).absolute()), stored) if stored else {}
         # Orbax and TensorStore have a dozen types for weights that are not what the manifest says they are.
         except Exception as error:
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise BundleError(f"{self.path / WEIGHTS}: not the weights of {MANIFEST} ({reason})") from error
         # Orbax stores no array without elements; the manifest knows all there is to know of one.
-        weights = {
-            w.name: np.asarray(loaded[w.name]) if w.name in loaded else np.empty(w.shape, w.dtype)
-            for w in specs
-        }
+        weights = {w.name: np.asarray(loaded[w.name]) if w.name in loaded else empty[w.name] for w in specs}
         for spec, digest in zip(specs, side_by_side(array_sha256, list(weights.values())), strict=True):
             if digest != spec.sha256:
                 raise BundleError(
@@ -175,8 +173,15 @@ class Bundle:
 
     def goldens(self, name: str = "predict") -> tuple[Golden, ...]:
         """Inputs and the source function's outputs, for batch 1 and a ragged batch; of a sequence in several lengths."""
-        path = self.signature(name).golden
-        return unpack_goldens(self.read(path), str(self.path / path))
+        signature = self.signature(name)
+        source = str(self.path / signature.golden)
+        goldens = unpack_goldens(self.read(signature.golden), source)
+        for golden in goldens:
+            for arrays, tensors in ((golden.inputs, signature.inputs), (golden.outputs, signature.outputs)):
+                has = {name: (array.dtype.name, array.ndim) for name, array in arrays.items()}
+                if has != {tensor.name: (tensor.dtype, len(tensor.shape)) for tensor in tensors}:
+                    raise BundleError(f"{source}: a golden has arrays that are not those of {name!r}")
+        return goldens
 
     def gradient_golden(self, name: str = "predict") -> Golden | None:
         """Inputs, cotangents and some elements of the source function's gradients; None where it has no gradients."""
@@ -308,6 +313,14 @@ def array_sha256(array: np.ndarray) -> str:
     """Digest of an array's row-major bytes."""
     # uint8 views: bfloat16 and its kin do not export a buffer of their own.
     return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()
+
+
+def _dtype(name: str) -> np.dtype:
+    """One of numbers; TypeError for others."""
+    dtype = np.dtype(name)
+    if dtype.kind not in "biufcV" or not dtype.itemsize:
+        raise TypeError(f"the dtype {name[:40]!a} is none of numbers")
+    return dtype
 
 
 def side_by_side[T, R](function: Callable[[T], R], items: Sequence[T]) -> list[R]:

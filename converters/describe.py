@@ -179,22 +179,39 @@ def _checked(facts: Mapping[str, Any]) -> str:
     checked = facts.get("checked")
     if not isinstance(checked, Mapping):
         return ", lowered only: it was not run where it was exported"
-    return f", run by {checked.get('with')}: worst difference {checked.get('worst_difference', 0):.2g}"
+    return f", run by {_said(checked.get('with'))}: worst difference {_said(checked.get('worst_difference', 0), '.2g')}"
 
 
 def _origin(m: Manifest) -> str:
+    """Of what stands in the provenance, where whoever exports writes what they like."""
     p = m.provenance
-    if p.get("source") != "run":
-        return f"function {p.get('function', 'unknown')}"
-    metrics = ", ".join(f"{name} {value:.4g}" for name, value in sorted(p.get("metrics", {}).items()))
-    data = p.get("data", {}).get("name", "unknown data")
-    before = p.get("refreshes", {})
+    if not m.of_a_run:
+        return f"function {_said(p.get('function', 'unknown'))}"
+    metrics = ", ".join(f"{name} {_said(value, '.4g')}" for name, value in sorted(_of(p, "metrics").items()))
+    data, before = _of(p, "data").get("name", "unknown data"), _of(p, "refreshes")
     again = (
-        f"; refreshes version {before.get('version')}, of jax {before.get('jax_version')}" if before else ""
+        f"; refreshes version {_said(before.get('version'))}, of jax {_said(before.get('jax_version'))}"
+        if before
+        else ""
     )
-    return f"run {p.get('run')} (preset {p.get('preset')}), step {p.get('step')}, {data}" + (
+    run, preset, step = (_said(p.get(key)) for key in ("run", "preset", "step"))
+    return f"run {run} (preset {preset}), step {step}, {_said(data)}" + (
         f"; {metrics}{again}" if metrics else again
     )
+
+
+def _of(provenance: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """What stands there; nothing where that is no mapping."""
+    found = provenance.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _said(value: Any, form: str = "") -> str:
+    """A value for a line; a number by its format."""
+    try:
+        return format(value, form if isinstance(value, int | float) else "")
+    except (TypeError, OverflowError):  # of a list; of a number that no float holds
+        return str(value)
 
 
 def _cli_call(m: Manifest, signature: Signature) -> str:

@@ -32,8 +32,11 @@ _COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
 
 def symbols(dim: int | str) -> frozenset[str]:
     """The symbols in a dimension. ValueError for what is no dimension."""
-    if isinstance(dim, int):
-        return frozenset()
+    return frozenset() if isinstance(dim, int) else _symbols(dim)
+
+
+@lru_cache(1024)
+def _symbols(dim: str) -> frozenset[str]:
     called = {id(node.func) for node in ast.walk(_parsed(dim)) if isinstance(node, ast.Call)}
     names = (node for node in ast.walk(_parsed(dim)) if isinstance(node, ast.Name) and id(node) not in called)
     return frozenset(node.id for node in names)

@@ -6,7 +6,6 @@ index beside them.
 
 import io
 import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401  (registers bfloat16 and its kin as numpy dtype names)
 import numpy as np
 
+from converters import fields
 from converters.errors import BundleError, GoldenMismatch
 from converters.manifest import Tolerance
 
@@ -65,19 +65,23 @@ def unpack_goldens(data: bytes, source: str) -> tuple[Golden, ...]:
     """Inverse of pack_goldens; BundleError names `source` when the bytes are not what it wrote."""
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
-            index = json.loads(stored[INDEX].tobytes())
-            return tuple(
-                Golden(
-                    entry["batch"],
-                    _arrays(stored, entry["inputs"]),
-                    _arrays(stored, entry["outputs"]),
-                    entry.get("length", 0),
-                    dict(entry.get("sizes", {})),
-                )
-                for entry in index
-            )
-    except (ValueError, KeyError, TypeError, OSError, zipfile.BadZipFile) as error:
-        raise BundleError(f"{source}: not a golden file ({error})") from None
+            index = fields.items(json.loads(stored[INDEX].tobytes()), INDEX, empty=False)
+            return tuple(_golden(stored, entry) for entry in index)
+    # zipfile, zlib and numpy raise what they like of bytes that are none of theirs.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise BundleError(f"{source}: not a golden file ({reason})") from None
+
+
+def _golden(stored: Mapping[str, np.ndarray], entry: dict[str, Any]) -> Golden:
+    sizes = fields.mapping(entry.get("sizes", {}), "sizes")
+    return Golden(
+        fields.whole(entry["batch"], "batch"),
+        _arrays(stored, entry["inputs"]),
+        _arrays(stored, entry["outputs"]),
+        fields.whole(entry.get("length", 0), "length"),
+        {name: fields.whole(size, name) for name, size in sizes.items()},
+    )
 
 
 def _arrays(stored: Mapping[str, np.ndarray], entries: dict[str, Any]) -> dict[str, np.ndarray]:

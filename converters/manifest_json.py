@@ -1,4 +1,4 @@
-"""manifest.json read and written: the only module that knows its JSON.
+"""manifest.json read and written: with signature_json.py all that knows its JSON.
 
 The file is written once by an export and read by everyone else, so whatever it says is checked before it is believed.
 """
@@ -10,46 +10,40 @@ from dataclasses import asdict
 from datetime import date
 from typing import Any
 
+from converters import fields
 from converters.cuts import Cut, misfit
-from converters.dims import constraint_symbols, symbols
 from converters.errors import BundleError
 from converters.manifest import (
-    MOST_BATCHES,
-    MOST_LANES,
-    ROWS,
     SCHEMA_VERSION,
     FileDigest,
     Manifest,
     OutputError,
-    SequenceSpec,
-    Signature,
     StoredWeights,
-    TensorInfo,
     Tolerance,
     WeightSpec,
 )
+from converters.signature_json import OF_A_SIGNATURE, parse_dimensions, parse_signature
 
-# Those of numpy's arrays; and what one size of them may be.
-MOST_DIMENSIONS = 64
-LARGEST_SIZE = 2**63 - 1
 LONGEST_AXIS = 64
-# Fields of a signature, and of the manifest, that are left out where they say nothing: as readers know it that have
-# never heard of them.
-OF_A_SIGNATURE = ("sequence", "rows", "sizes", "bounds", "loss", "vjp_order", "batches")
+LONGEST_VERSION = 64
+# Fields that are left out where they say nothing: as readers know it that have never heard of them.
 OF_A_MANIFEST = ("formats", "allowed", "stored_weights", "mesh", "shardings")
+TEXTS = ("model", "created_at", "jax_version", "jaxlib_version", "stablehlo_version", "matmul_precision")
+NUMBERS = ("serialization_version", "calling_convention")
+NEEDED_OF_A_MANIFEST = (
+    *("schema_version", *TEXTS, *NUMBERS, "provenance", "window_ends", "platforms", "nr_devices"),
+    *("signatures", "weights", "tolerances", "usage", "files"),
+)
 
 
 def to_json(manifest: Manifest) -> str:
     """The text of manifest.json."""
-    fields = {"schema_version": manifest.schema_version, **asdict(manifest)}
-    for part, names in (
-        (fields, OF_A_MANIFEST),
-        *((s, OF_A_SIGNATURE) for s in fields["signatures"].values()),
-    ):
+    raw = {"schema_version": manifest.schema_version, **asdict(manifest)}
+    for part, names in ((raw, OF_A_MANIFEST), *((s, OF_A_SIGNATURE) for s in raw["signatures"].values())):
         for name in names:
             if not part[name]:
                 del part[name]
-    return json.dumps(fields, indent=2) + "\n"
+    return json.dumps(raw, indent=2) + "\n"
 
 
 def parse_manifest(data: bytes, source: str) -> Manifest:
@@ -59,193 +53,160 @@ def parse_manifest(data: bytes, source: str) -> Manifest:
         version = raw["schema_version"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise BundleError(f"{source}: not a manifest ({error})") from None
-    if version != SCHEMA_VERSION:
+    if version != SCHEMA_VERSION or not isinstance(version, int) or isinstance(version, bool):
+        said = version if isinstance(version, str) else json.dumps(version)
         raise BundleError(
-            f"{source}: schema_version is {version}, this jaxport reads {SCHEMA_VERSION}; "
+            f"{source}: schema_version is {ascii(said[: fields.SHOWN])[1:-1]}, this jaxport reads {SCHEMA_VERSION}; "
             "read it with the jaxport that wrote it, or export again"
         )
     try:
         return _manifest(raw)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise BundleError(f"{source}: a field is missing or malformed ({error!r})") from None
+    except ValueError as error:
+        raise BundleError(f"{source}: a field is missing or malformed ({error})") from None
+    # What no check above has thought of is no manifest either.
+    except (KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise BundleError(
+            f"{source}: a field is missing or malformed ({fields.shown(repr(error))})"
+        ) from None
 
 
-def _manifest(raw: dict[str, Any]) -> Manifest:
-    fields = dict(raw)
-    for name in raw["files"]:
-        if name.startswith("/") or ".." in name.split("/"):
-            raise ValueError(f"file name {name!r} leaves the bundle")
-    if not 2000 <= date.fromisoformat(raw["window_ends"]).year <= 9000:
-        raise ValueError(f"the window's end {raw['window_ends'][:40]!r}")
-    if (
-        not isinstance(jaxlib := raw["jaxlib_version"], str)
-        or not 0 < len(jaxlib) <= 64
-        or not _is_unicode(jaxlib)
-    ):
-        raise ValueError(f"the jaxlib_version {str(jaxlib)[:40]!r}")
-    for key in ("provenance", "usage", "tolerances"):
-        fields[key] = dict(raw[key].items())
-    fields["platforms"] = tuple(raw["platforms"])
-    if not fields["platforms"] or not raw["signatures"]:
+def _manifest(raw: Any) -> Manifest:
+    found = fields.record(raw, "", NEEDED_OF_A_MANIFEST, OF_A_MANIFEST)
+    for name in TEXTS:
+        fields.text(found[name], name)
+    for name in NUMBERS:
+        fields.whole(found[name], name)
+    if len(found["jaxlib_version"]) > LONGEST_VERSION:
+        raise fields.wrong(found["jaxlib_version"], "jaxlib_version", f"at most {LONGEST_VERSION} characters")
+    if not 2000 <= _date(found["window_ends"], "window_ends").year <= 9000:
+        raise fields.wrong(found["window_ends"], "window_ends", "a year from 2000 to 9000")
+    found["provenance"] = fields.mapping(fields.plain(raw["provenance"], "provenance"), "provenance")
+    if not found["platforms"] or not found["signatures"]:
         raise ValueError("platforms and signatures may not be empty")
-    fields["signatures"] = {name: _signature(value) for name, value in raw["signatures"].items()}
-    for name, signature in fields["signatures"].items():
-        if signature.name != name:
-            raise ValueError(f"the signature {name!r} is called {signature.name!r}")
-    fields["weights"] = tuple(WeightSpec(**{**w, "shape": _sizes(w["shape"], int)}) for w in raw["weights"])
-    fields["tolerances"] = {
-        platform: {output: _tolerance(**value) for output, value in outputs.items()}
-        for platform, outputs in raw["tolerances"].items()
+    platforms = fields.items(found["platforms"], "platforms")
+    found["platforms"] = tuple(fields.text(p, f"platforms[{i}]") for i, p in enumerate(platforms))
+    found["files"] = {
+        name: _file(name, value) for name, value in fields.mapping(found["files"], "files").items()
     }
-    fields["files"] = {name: FileDigest(**value) for name, value in raw["files"].items()}
-    fields["formats"] = {name: dict(facts.items()) for name, facts in raw.get("formats", {}).items()}
-    fields["allowed"] = dict(raw.get("allowed", {}).items())
-    stored = raw.get("stored_weights")
-    fields["stored_weights"] = None if stored is None else _stored_weights(stored)
-    fields["mesh"] = _mesh(raw.get("mesh", {}), raw["nr_devices"])
-    fields["shardings"] = _shardings(raw.get("shardings", {}), fields["weights"], fields["mesh"])
-    for key in ("usage", "allowed"):
-        for name, text in fields[key].items():
-            if not isinstance(text, str) or not _is_unicode(name + text):
-                raise ValueError(f"{key} {name!r} is no text")
-    return Manifest(**fields)
+    found["signatures"] = {
+        name: parse_signature(name, value)
+        for name, value in fields.mapping(found["signatures"], "signatures").items()
+    }
+    for name, signature in found["signatures"].items():
+        gradient = (signature.gradient_golden,) if signature.vjp_order else ()
+        for path in (*signature.programs.values(), signature.golden, *gradient):
+            if path not in found["files"]:
+                raise ValueError(f"files has no {path}, which is part of the signature {name}")
+    found["weights"] = tuple(
+        _weight(each, f"weights[{index}]")
+        for index, each in enumerate(fields.items(found["weights"], "weights"))
+    )
+    found["tolerances"] = {
+        platform: {
+            output: _tolerance(value, fields.at(f"tolerances.{platform}", output))
+            for output, value in fields.mapping(outputs, fields.at("tolerances", platform)).items()
+        }
+        for platform, outputs in fields.mapping(found["tolerances"], "tolerances").items()
+    }
+    found["usage"] = fields.texts(found["usage"], "usage")
+    found["allowed"] = fields.texts(found.get("allowed", {}), "allowed")
+    formats = fields.plain(found.get("formats", {}), "formats")
+    found["formats"] = {
+        name: fields.mapping(facts, fields.at("formats", name))
+        for name, facts in fields.mapping(formats, "formats").items()
+    }
+    stored = found.get("stored_weights")
+    found["stored_weights"] = None if stored is None else _stored_weights(stored, "stored_weights")
+    found["mesh"] = _mesh(found.get("mesh", {}), found["nr_devices"])
+    found["shardings"] = _shardings(found.get("shardings", {}), found["weights"], found["mesh"])
+    return Manifest(**found)
 
 
-def _stored_weights(raw: dict[str, Any]) -> StoredWeights:
-    computes_in = dict(raw["computes_in"].items())
-    if not all(isinstance(text, str) for text in (raw["dtype"], *computes_in.values())):
-        raise ValueError("a dtype of stored_weights")
-    errors = {name: OutputError(**error) for name, error in raw["errors"].items()}
-    return StoredWeights(**{**raw, "computes_in": computes_in, "errors": errors})
+def _date(value: Any, where: str) -> date:
+    try:
+        return date.fromisoformat(fields.text(value, where))
+    except ValueError:
+        raise fields.wrong(value, where, "a date, as 2027-04-21") from None
 
 
-def _mesh(raw: Any, devices: Any) -> dict[str, int]:
+def _file(name: str, value: Any) -> FileDigest:
+    where = f"files[{fields.shown(name)}]"
+    if not name or name.startswith("/") or ".." in name.split("/"):
+        raise ValueError(f"{where} leaves the bundle")
+    found = fields.record(value, where, ("sha256", "bytes"))
+    return FileDigest(
+        fields.digest(found["sha256"], f"{where}.sha256"), fields.whole(found["bytes"], f"{where}.bytes")
+    )
+
+
+def _weight(value: Any, where: str) -> WeightSpec:
+    found = fields.record(value, where, ("name", "dtype", "shape", "sha256"))
+    return WeightSpec(
+        fields.text(found["name"], f"{where}.name"),
+        fields.text(found["dtype"], f"{where}.dtype"),
+        tuple(
+            fields.whole(size, f"{where}.shape")
+            for size in parse_dimensions(found["shape"], f"{where}.shape")
+        ),
+        fields.digest(found["sha256"], f"{where}.sha256"),
+    )
+
+
+def _stored_weights(value: Any, where: str) -> StoredWeights:
+    found = fields.record(value, where, ("dtype", "computes_in", "bytes_before", "bytes_after", "errors"))
+    errors = {}
+    for name, error in fields.mapping(found["errors"], f"{where}.errors").items():
+        here = fields.at(f"{where}.errors", name)
+        both = fields.record(error, here, ("largest", "relative"))
+        errors[name] = OutputError(
+            **{key: fields.number(each, f"{here}.{key}") for key, each in both.items()}
+        )
+    return StoredWeights(
+        fields.text(found["dtype"], f"{where}.dtype"),
+        fields.texts(found["computes_in"], f"{where}.computes_in"),
+        fields.whole(found["bytes_before"], f"{where}.bytes_before"),
+        fields.whole(found["bytes_after"], f"{where}.bytes_after"),
+        errors,
+    )
+
+
+def _mesh(value: Any, devices: Any) -> dict[str, int]:
     """Sizes by axis, which make as many devices as are said."""
-    mesh = dict(raw.items())
-    if not all(name.isidentifier() and len(name) <= LONGEST_AXIS for name in mesh):
-        raise ValueError("the name of an axis of the mesh")
-    if any(
-        isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in (*mesh.values(), devices)
-    ):
-        raise ValueError(f"the mesh {str(mesh)[:80]}")
+    fields.whole(devices, "nr_devices", 1)
+    mesh = fields.mapping(value, "mesh")
+    for name, size in mesh.items():
+        if not name.isidentifier() or len(name) > LONGEST_AXIS:
+            raise fields.wrong(name, "an axis of the mesh", f"a name of at most {LONGEST_AXIS} characters")
+        fields.whole(size, f"mesh.{name}", 1)
     if math.prod(mesh.values()) != devices or (mesh and devices == 1):
-        raise ValueError(f"the mesh {str(mesh)[:80]} for {str(devices)[:40]} devices")
+        raise ValueError(f"the mesh is {fields.shown(mesh)} for {devices} devices")
     return mesh
 
 
-def _shardings(raw: Any, weights: tuple[WeightSpec, ...], mesh: Mapping[str, int]) -> dict[str, Cut]:
+def _shardings(value: Any, weights: tuple[WeightSpec, ...], mesh: Mapping[str, int]) -> dict[str, Cut]:
     """How weights are cut, into equal pieces."""
     shapes, cuts = {weight.name: weight.shape for weight in weights}, {}
-    for name, cut in raw.items():
-        cuts[name] = tuple(tuple(part) if isinstance(part, list) else part for part in cut)
+    for name, cut in fields.mapping(value, "shardings").items():
+        where = fields.at("shardings", name)
+        if name not in shapes:
+            raise ValueError(f"{where} is of no weight")
+        cuts[name] = tuple(_part(part, where) for part in fields.items(cut, where))
         if why := misfit(cuts[name], shapes[name], mesh):
-            raise ValueError(f"the sharding of {name[:40]!r}: {why[:80]}")
+            raise ValueError(f"{where}: {why[:80]}")
     return cuts
 
 
-def _is_unicode(text: str) -> bool:
-    """JSON can escape half of a character, which no other format can carry."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _part(value: Any, where: str) -> str | tuple[str, ...] | None:
+    if isinstance(value, list):
+        return tuple(fields.text(name, where) for name in value)
+    return None if value is None else fields.text(value, where)
 
 
-def _signature(raw: dict[str, Any]) -> Signature:
-    tensors = {
-        key: tuple(TensorInfo(t["name"], t["dtype"], _sizes(t["shape"], int | str)) for t in raw[key])
-        for key in ("inputs", "outputs")
-    }
-    for name, value in raw["pad"].items():
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"the pad of {name!r}")
-    if raw.get("rows", "") not in ROWS:
-        raise ValueError(f"the rows {str(raw['rows'])[:40]!r}")
-    declared = raw.get("sequence")
-    sequence = None if declared is None else _sequence(SequenceSpec(**declared), raw["batch_symbol"], tensors)
-    loss, order = raw.get("loss", False), raw.get("vjp_order", 0)
-    if not isinstance(loss, bool):
-        raise ValueError(f"the loss {str(loss)[:40]!r}")
-    if not isinstance(order, int) or isinstance(order, bool) or order < 0:
-        raise ValueError(f"the vjp_order {str(order)[:40]!r}")
-    fields = {**raw, **tensors, "constraints": tuple(raw["constraints"]), "sequence": sequence}
-    for name in ("sizes", "bounds"):
-        fields[name] = {key: tuple(value) for key, value in raw.get(name, {}).items()}
-    fields["batches"] = _batches(raw.get("batches", ()))
-    signature = Signature(**fields)
-    _check_dimensions(signature)
-    if signature.batches and (signature.sequence is not None or signature.free or loss or order):
-        raise ValueError("batches beside a sequence, further symbols, a loss or gradients")
-    return signature
-
-
-def _batches(raw: Any) -> tuple[int, ...]:
-    batches = tuple(raw)
-    whole = all(isinstance(n, int) and not isinstance(n, bool) and 1 <= n <= LARGEST_SIZE for n in batches)
-    if not whole or list(batches) != sorted(set(batches)) or len(batches) > MOST_BATCHES:
-        raise ValueError(f"the batches {str(batches)[:40]}")
-    return batches
-
-
-def _check_dimensions(signature: Signature) -> None:
-    """Every size that a server will compute is one, and there are no more of them than it would compile."""
-    for constraint in signature.constraints:
-        constraint_symbols(constraint)
-    if signature.sizes and signature.sizes.keys() != signature.free:
-        raise ValueError(f"sizes of {sorted(signature.sizes)[:5]}")
-    for values in signature.sizes.values():
-        if not values or len(values) > MOST_LANES:
-            raise ValueError("the number of sizes")
-        _sizes(values, int)
-    lanes = len(signature.sequence.lengths) if signature.sequence else 1
-    if len(signature.combinations) * lanes > MOST_LANES or (signature.sizes and not signature.combinations):
-        raise ValueError(f"{len(signature.combinations)} combinations of sizes")
-    for fixed in map(signature.at_sizes, signature.combinations if signature.sizes else ()):
-        for tensor in (*fixed.inputs, *fixed.outputs):
-            _sizes(tensor.shape, int | str)
-    for least, most in signature.bounds.values():
-        if any(not isinstance(each, int | None) or isinstance(each, bool) for each in (least, most)):
-            raise ValueError(f"the bounds {least!r}, {most!r}")
-
-
-def _sequence(
-    sequence: SequenceSpec, batch_symbol: str, tensors: Mapping[str, tuple[TensorInfo, ...]]
-) -> SequenceSpec:
-    """A sequence that the shapes bear out: a server takes its word for what it pads and cuts."""
-    symbol, most = sequence.symbol, sequence.most
-    if not isinstance(symbol, str) or symbol == batch_symbol:
-        raise ValueError(f"the sequence symbol {str(symbol)[:40]!r}")
-    if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= LARGEST_SIZE:
-        raise ValueError(f"a sequence of at most {str(most)[:40]}")
-    if not any(symbol in t.shape for t in tensors["inputs"]):
-        raise ValueError(f"no input has the sequence {symbol[:40]!r}")
-    for t in (*tensors["inputs"], *tensors["outputs"]):
-        after = t.shape[2:] if t.shape[1:2] == (symbol,) else t.shape[1:]
-        if t.shape[:1] != (batch_symbol,) or any({symbol, batch_symbol} & symbols(size) for size in after):
-            raise ValueError(f"the shape of {t.name[:40]!r} beside a sequence")
-    if any(symbol in t.shape and 0 in t.shape for t in tensors["inputs"]):
-        raise ValueError("an input with a sequence and no elements")
-    return sequence
-
-
-def _sizes(shape: Any, kind: Any) -> tuple[Any, ...]:
-    """The sizes of a shape, which are checked before anything multiplies them."""
-    sizes = tuple(shape)
-    if len(sizes) > MOST_DIMENSIONS:
-        raise ValueError(f"a shape has {len(sizes)} dimensions, more than {MOST_DIMENSIONS}")
-    for size in sizes:
-        if not isinstance(size, kind) or isinstance(size, bool):
-            raise ValueError(f"the size {str(size)[:40]!r} in a shape")
-        if isinstance(size, int) and not 0 <= size <= LARGEST_SIZE:
-            raise ValueError(f"the size {str(size)[:40]} in a shape")
-    return sizes
-
-
-def _tolerance(**raw: float) -> Tolerance:
+def _tolerance(value: Any, where: str) -> Tolerance:
     """What allows everything, infinity or no number, would let any answer pass."""
-    tolerance = Tolerance(**raw)
-    for number in (tolerance.atol, tolerance.rtol):
-        if isinstance(number, bool) or not (math.isfinite(number) and number >= 0):
-            raise ValueError(f"the tolerance {number!r}")
-    return tolerance
+    found = fields.record(value, where, ("atol", "rtol", "wrong"))
+    for key, each in found.items():
+        fields.number(each, f"{where}.{key}")
+        if key != "wrong" and not (math.isfinite(each) and each >= 0):
+            raise ValueError(f"{where}.{key}: the tolerance {each}; needed: a finite number from 0")
+    return Tolerance(**found)

@@ -16,7 +16,7 @@ import jax
 
 from converters.bundle import MANIFEST, MODEL_NAME, Bundle, open_bundle
 from converters.draft import Draft
-from converters.errors import BadSpec, GoldenMismatch
+from converters.errors import BadSpec, BundleError, GoldenMismatch
 from converters.export import local_platform
 from converters.formats.stablehlo import batch_of
 from converters.manifest import Manifest, Signature
@@ -87,7 +87,7 @@ def refresh(path: Path | str, root: Path | None = None, say: Callable[[str], Non
         fixed_batches=next((s.batches for s in old.manifest.signatures.values() if s.batches), None),
         origin={"refreshes": _named(old)},
         options=replace(
-            _options(old.manifest),
+            _options(old.manifest, old.path),
             accept=lambda drafts, weights: shares.extend(_shares(old, drafts, weights)),
         ),
     )
@@ -96,12 +96,18 @@ def refresh(path: Path | str, root: Path | None = None, say: Callable[[str], Non
     return Refreshed(new, old, len(shares), max(shares, default=0.0))
 
 
-def _options(manifest: Manifest) -> ExportOptions:
-    """With which the bundle was exported, as far as it says."""
+def _options(manifest: Manifest, source: Path) -> ExportOptions:
+    """With which the bundle at `source` was exported, as far as it says. BundleError."""
     stored = manifest.stored_weights
+    try:
+        formats = _formats(manifest)
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise BundleError(
+            f"{source / MANIFEST}: formats does not say how each was written; export it again"
+        ) from None
     return ExportOptions(
         platforms=manifest.platforms,
-        formats=_formats(manifest),
+        formats=formats,
         allow=manifest.allowed,
         weights_dtype=stored and stored.dtype,
         vjp_order=max(signature.vjp_order for signature in manifest.signatures.values()),

@@ -19,6 +19,7 @@ from converters.errors import ConvertError
 from converters.formats import FORMATS, load_format, missing, reference_tolerances
 from converters.formats.answers import Case, Written, check_answers
 from converters.golden import unpack_goldens
+from converters.manifest import Manifest, Signature, Tolerance
 from converters.manifest_json import parse_manifest
 
 # What a loader must never need, but for the library of the very format that is verified. A bundle whose program or weights pull one in is not self-contained.
@@ -163,15 +164,23 @@ def _run_format(path: Path, name: str) -> dict[str, Any]:
         Case(
             signature,
             unpack_goldens((path / signature.golden).read_bytes(), str(path / signature.golden)),
-            {
-                output.name: reference_tolerances(manifest.tolerances)[f"{signature.name}/{output.name}"]
-                for output in signature.outputs
-            },
+            _tolerances(manifest, signature, path),
         )
         for signature in manifest.served.values()
     ]
     seen = check_answers(name, module, Written(path, manifest.formats[name], weights), cases)
     return asdict(FormatVerdict(name, "", module.runtime(), seen.goldens, seen.worst_difference))
+
+
+def _tolerances(manifest: Manifest, signature: Signature, path: Path) -> dict[str, Tolerance]:
+    """That a format is held to, by output."""
+    try:
+        allowed = reference_tolerances(manifest.tolerances)
+        return {output.name: allowed[f"{signature.name}/{output.name}"] for output in signature.outputs}
+    except (KeyError, StopIteration):
+        raise errors.BundleError(
+            f"{path / 'manifest.json'}: has no tolerance for an output of {signature.name!r}; export it again"
+        ) from None
 
 
 def verdict_lines(verdict: Verdict) -> Iterator[str]:

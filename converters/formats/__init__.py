@@ -119,10 +119,17 @@ def _write(name: str, folder: Path, proven: ProvenBundle, options: Mapping[str, 
 
 
 def all_written(facts: Formats, asked: Formats) -> bool:
-    """Whether a bundle whose manifest says `facts` of its formats has each that is asked for, with its options."""
-    return all(
-        name in facts and load_format(name).covers(facts[name], **options) for name, options in asked.items()
-    )
+    """Whether a bundle whose manifest says `facts` of its formats has each that is asked for, with its options.
+
+    Facts that are none of that format's say nothing.
+    """
+    try:
+        return all(
+            name in facts and load_format(name).covers(facts[name], **options)
+            for name, options in asked.items()
+        )
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return False
 
 
 def reference_tolerances[T](by_platform: Mapping[str, T]) -> T:

@@ -23,6 +23,8 @@ READER = (
     "errors",
     "manifest",
     "manifest_json",
+    "signature_json",
+    "fields",
     "cuts",
     "golden",
     "bundle",

@@ -14,7 +14,19 @@ from tests.converters.conftest import export_iris, iris_params
 from tests.converters.test_bundle import rewrite_manifest
 from tests.serve_grpc.bundles import export_every_dtype
 
-READER = ("__init__", "errors", "manifest", "manifest_json", "cuts", "golden", "bundle", "window", "dims")
+READER = (
+    "__init__",
+    "errors",
+    "manifest",
+    "manifest_json",
+    "signature_json",
+    "fields",
+    "cuts",
+    "golden",
+    "bundle",
+    "window",
+    "dims",
+)
 ALONE = """
 import sys
 sys.path.insert(0, sys.argv[1])

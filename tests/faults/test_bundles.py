@@ -185,6 +185,10 @@ WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
     "a tolerance without end": (every_tolerance(float("inf")), "tolerance inf"),
     "a use that is no text": (told("usage", value={"task": 5}), "task"),
     "no signature": (told("signatures", value={}), "signatures"),
+    "a name that is a list": (
+        told("signatures", "predict", "inputs", 0, "name", value=["a"]),
+        "manifest.json: a field is missing or malformed (signatures.predict.inputs[0].name is ['a']; needed: text)",
+    ),
     "no inputs": (told("signatures", "predict", "inputs", value=[]), "input"),
     "a signature of surrogates": (told("signatures", "predict", "name", value="\ud800"), r"ud800"),
     "a file of surrogates": (told("files", "\ud800/x", value={"sha256": "0", "bytes": 0}), r"ud800"),
