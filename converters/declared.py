@@ -1,6 +1,6 @@
 """A SignatureSpec read: its parts checked one by one and against each other, before anything is traced."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from converters.dims import all_hold
@@ -61,9 +61,7 @@ class Declared:
 
 def declare(spec: SignatureSpec) -> Declared:
     """BadSpec where a part of it is none, or two do not go together."""
-    outputs, sequence, further = tuple(spec.outputs), spec.sequence, tuple(spec.constraints)
-    if not outputs or len(set(outputs)) < len(outputs):
-        raise BadSpec(f"outputs: {list(outputs)}; at least one name is needed, each once")
+    outputs, sequence, further = _outputs(spec.outputs), spec.sequence, tuple(spec.constraints)
     order = check_order(spec.vjp_order or 0)
     if spec.loss and sequence is not None:
         raise BadSpec("loss: it has a sequence too; no row is padded for a loss: fix the length")
@@ -78,3 +76,16 @@ def declare(spec: SignatureSpec) -> Declared:
     return Declared(
         outputs, inputs, symbol, sequence, free, sizes, further, batches, example, pad, spec.loss, order
     )
+
+
+def _outputs(names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise BadSpec(f"outputs: {names!r} is one text; names are needed, as ({names!r},)")
+    outputs = tuple(names)
+    if not outputs or len(set(outputs)) < len(outputs):
+        raise BadSpec(f"outputs: {list(outputs)}; at least one name is needed, each once")
+    for name in outputs:
+        # "/" is between a signature and its output where tolerances are listed.
+        if not isinstance(name, str) or not name.isprintable() or not name or "/" in name:
+            raise BadSpec(f"outputs: {name!r} is no name; printable text without '/' is needed, as 'logits'")
+    return outputs

@@ -8,7 +8,7 @@
 jax, numpy, flatbuffers and orbax are all it needs.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +27,8 @@ from converters.manifest import Manifest, TensorInfo
 from converters.placement import Placement, place
 from converters.run import Run, calling, program_runner
 
+# Cotangents by output -> (those of the weights, those of the inputs), by name.
+Pullback = Callable[[Mapping[str, Any]], tuple[dict[str, jax.Array], dict[str, jax.Array]]]
 DEFAULT_SIGNATURE = "predict"
 # How jax.export begins, which finds the symbols in the shapes of a call.
 UNSOLVED = "Input shapes do not match the polymorphic shapes specification."
@@ -79,6 +81,10 @@ class LoadedBundle:
     def predict(self) -> "LoadedSignature":
         """The signature that is meant where none is named. Raises BundleNotFound where there is none of that name."""
         return self[DEFAULT_SIGNATURE]
+
+    def vjp(self, weights: Mapping[str, Any], **inputs: Any) -> tuple[dict[str, jax.Array], Pullback]:
+        """`LoadedSignature.vjp` of `predict`."""
+        return self.predict.vjp(weights, **inputs)
 
     def __getitem__(self, name: str) -> "LoadedSignature":
         """A signature by name. Raises BundleNotFound for one that there is not, BundleError for one that does not load."""
@@ -147,6 +153,13 @@ class LoadedSignature:
             )
         with self._explained():
             return cast("dict[str, jax.Array]", self._function(known, inputs))
+
+    def vjp(self, weights: Mapping[str, Any], **inputs: Any) -> tuple[dict[str, jax.Array], Pullback]:
+        """(outputs by name, pullback), as jax.vjp of `apply`. pullback: from cotangents of the outputs, by name and of their
+        shapes and dtypes, to those of the weights and of the inputs, each by name; of integers they are float0. Raises as
+        `apply`.
+        """
+        return jax.vjp(lambda weights, inputs: self.apply(weights, **inputs), dict(weights), inputs)
 
     @cached_property
     def _function(self) -> Any:

@@ -73,13 +73,17 @@ def large_batches(working_bytes: Callable[[int], int], *, along_batch: bool) -> 
 
     What one row takes is needed anyway: it may be weights that are made whole inside the program.
     """
-    one = working_bytes(1)
 
     def fits(size: int) -> bool:
-        return working_bytes(size) - one <= MOST_BYTES
+        return large_fits(working_bytes, size)
 
     first = next((size for size in (LARGE_BATCH, *SMALLER_BATCHES[:-1]) if fits(size)), SMALLER_BATCHES[-1])
     return (first, *takewhile(fits, LARGER_BATCHES if along_batch else ()))
+
+
+def large_fits(working_bytes: Callable[[int], int], size: int) -> bool:
+    """Whether a batch takes no more than MOST_BYTES beside what one row takes."""
+    return working_bytes(size) - working_bytes(1) <= MOST_BYTES
 
 
 class _Rows:
@@ -138,7 +142,7 @@ def _apart(size: int, rows: int) -> list[int]:
 def _fills(pad: float) -> dict[str, Fill]:
     """Strange rows of the kind of the rows given, by what they are."""
     return {
-        "random": _random_rows,
+        "random": random_rows,
         "NaN": lambda rows, count: _filled(rows, count, 0 if is_exact(rows.dtype) else np.nan),
         "padding": lambda rows, count: _filled(rows, count, pad),
         "large": _large_rows,
@@ -148,11 +152,15 @@ def _fills(pad: float) -> dict[str, Fill]:
 
 def _mixed(rows: np.ndarray, count: int, fills: Mapping[str, Fill]) -> np.ndarray:
     """Rows of every kind by turns, but no NaN: it would hide what the others show."""
-    kinds = [fill(rows, count) for kind, fill in fills.items() if kind != "NaN"]
-    return np.stack([kinds[at % len(kinds)][at] for at in range(count)])
+    used = [fill for kind, fill in fills.items() if kind != "NaN"]
+    each = -(-count // len(used))
+    kinds = [
+        fill(rows, each) for fill in used
+    ]  # from its first on: what alternates within a kind is to alternate here
+    return np.stack([kinds[at % len(kinds)][at // len(kinds)] for at in range(count)])
 
 
-def _random_rows(rows: np.ndarray, count: int) -> np.ndarray:
+def random_rows(rows: np.ndarray, count: int) -> np.ndarray:
     """Other values of the same range: an id stays an id."""
     generator = np.random.default_rng(0)
     picked = generator.permuted(np.resize(rows, (count, *rows.shape[1:])).reshape(count, -1), axis=1)

@@ -115,4 +115,9 @@ def _array(name: str, leaf: Any) -> np.ndarray:
             f"params: {name!r} is the Python number {leaf!r}; make it an array, as jnp.float32({leaf!r})"
         )
     check_dtype(f"params: {name!r}", array.dtype.name)
+    if not array.dtype.isnative:
+        raise BadSpec(
+            f"params: {name!r} is in another byte order than this machine's ({array.dtype.str}), which JAX does not take; "
+            f"pass it as .astype({array.dtype.name!r})"
+        )
     return np.ascontiguousarray(array).reshape(array.shape)

@@ -154,6 +154,8 @@ def test_a_function_that_would_fail_later_is_refused_and_nothing_is_left(
         ({"example": {"x": np.zeros((0, 4), np.float32)}}, r"is float32\[0, 4\]"),
         ({"outputs": ("a", "b")}, "the function gives 1, named are"),
         ({"outputs": ()}, "at least one name"),
+        ({"outputs": "logits"}, r"'logits' is one text; names are needed, as \('logits',\)"),
+        ({"outputs": ("a/../b",)}, "'a/../b' is no name"),
         ({"fn": lambda params, x: {"logits": {"a": x}}}, "'logits' is a dict; an array is needed"),
         ({"fn": lambda params, x: [[x]]}, "'logits' is a list; an array is needed"),
         ({"platforms": ("cpu", "gpu")}, "some of cpu, cuda, rocm, tpu"),

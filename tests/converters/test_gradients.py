@@ -68,6 +68,16 @@ def test_gradients_of_the_loaded_program_are_those_of_the_function(trainable: Pa
     assert float(np.abs(got[1]).max()) > 1e-3
 
 
+def test_vjp_pulls_cotangents_of_the_outputs_back(tmp_path: Path) -> None:
+    loaded = load_bundle(export_iris(tmp_path / "iris" / "1", vjp_order=1))
+    x, cotangent = iris_rows(5)["x"], np.random.default_rng(4).normal(size=(5, 3)).astype(np.float32)
+    outputs, pullback = loaded.vjp(loaded.on_device, x=x)
+    want, back = jax.vjp(iris, iris_params(), x)
+    close(outputs["logits"], want)
+    of_weights, of_inputs = pullback({"logits": cotangent})
+    close((of_weights, of_inputs["x"]), (named(back(cotangent)[0]), back(cotangent)[1]))
+
+
 def test_it_is_in_the_manifest_only_where_it_says_something(trainable: Path, iris_bundle: Path) -> None:
     said = json.loads((trainable / "manifest.json").read_text())["signatures"]
     assert (said["loss"]["loss"], said["loss"]["vjp_order"]) == (True, 1)

@@ -175,6 +175,7 @@ class Unregistered:
         ({"model": Unregistered()}, "'model' is a Unregistered; .* a class that is registered as a pytree"),
         ({"act": jax.nn.relu, "w": np.ones(2)}, "'act' is a .*; an array is needed"),
         (Model([Layer(np.array(["a"]), np.ones(1))]), "'layers.0.w' is a ndarray; an array is needed"),
+        ({"w": np.ones(2, ">f4")}, r"'w' is in another byte order .*astype\('float32'\)"),
         ({"a": {0: np.ones(1), "0": np.ones(1)}}, "cannot take this tree apart .* keys of one kind"),
         ({"a": {0: np.ones(1)}, "a.0": np.ones(1)}, "two leaves are called 'a.0'"),
     ],

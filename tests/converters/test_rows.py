@@ -16,6 +16,7 @@ from converters.errors import BundleError, ExportRefused
 from converters.golden import Golden
 from converters.manifest import Tolerance
 from converters.manifest_json import parse_manifest, to_json
+from converters.proof import TF32_SHARE
 from converters.row_proof import BITWISE, LARGE_BATCH, LARGER_BATCHES, TOLERANCE, check_rows, large_batches
 from converters.run import compiled_runner
 from tests.converters.conftest import export_iris, iris_rows
@@ -220,3 +221,44 @@ def test_a_length_that_is_treated_apart_is_refused(how: str, tmp_path: Path) -> 
             example={"x": np.arange(48, dtype=np.float32).reshape(4, 12)},
             sequence=SequenceSpec("t", 12),
         )
+
+
+def saturated(params: Any, x: jax.Array) -> jax.Array:
+    return jax.nn.softmax(100 * x)
+
+
+def test_answers_that_differ_by_less_than_rounding_are_taken_for_one(tmp_path: Path) -> None:
+    """A softmax of one class in two rows: their difference is no measure of what a device may be off by."""
+    x = np.array([[4, 1, 0, 0], [5, 1, 0, 0], [0, 1, 5, 0]], np.float32)
+    path = export_iris(tmp_path / "m" / "1", saturated, example={"x": x})
+    tolerances = open_bundle(path).manifest.tolerances
+    assert tolerances["cpu"]["predict/logits"] == Tolerance(1e-5, 1e-5, 0.0)
+    assert tolerances["cuda"]["predict/logits"] == Tolerance(TF32_SHARE, TF32_SHARE, 0.0)
+
+
+def test_an_example_that_shows_nothing_is_proven_with_noise(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    zeros = {"x": np.zeros((3, 4), np.float32)}
+    with pytest.raises(ExportRefused, match=r"^JP108: "):
+        export_iris(
+            tmp_path / "m" / "1", lambda p, x: x * (1 + jnp.arange(x.shape[0])[:, None]), example=zeros
+        )
+    export_iris(tmp_path / "m" / "1", lambda p, x: 2 * x, example=zeros)
+    assert not caplog.records
+    export_iris(tmp_path / "m" / "2", lambda p, x: 0 * x + 1, example=zeros)
+    assert "output 'logits': every row that was tried has one answer" in caplog.text
+
+
+def test_the_batch_of_the_example_itself_is_compared(tmp_path: Path) -> None:
+    with pytest.raises(ExportRefused, match=r"^JP106: .* at batch 5: "):
+        export_iris(
+            tmp_path / "m" / "1",
+            lambda p, x: x * 3 if x.shape[0] == 5 else x,
+            example={"x": np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)},
+        )
+
+
+def test_huge_rows_among_strangers_have_both_signs(tmp_path: Path) -> None:
+    with pytest.raises(ExportRefused, match=r"^JP107: "):
+        export_iris(tmp_path / "m" / "1", lambda p, x: x + (jnp.sum(x[:, 0] > 1e6) > 3))
