@@ -168,7 +168,7 @@ def _run_format(path: Path, name: str) -> dict[str, Any]:
         )
         for signature in manifest.served.values()
     ]
-    seen = check_answers(name, module, Written(path, manifest.formats[name], weights), cases)
+    seen = check_answers(name, module, Written(path, manifest.formats[name], weights, manifest.files), cases)
     return asdict(FormatVerdict(name, "", module.runtime(), seen.goldens, seen.worst_difference))
 
 

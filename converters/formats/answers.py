@@ -1,7 +1,7 @@
 """Whether a format answers as the goldens do, whatever runs it. Knows neither JAX nor any format."""
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,25 @@ SLACK = 10
 
 @dataclass(frozen=True)
 class Written:
-    """A format where it lies. folder: of the bundle. facts: the manifest's. weights: reads them, on the host by name."""
+    """A format where it lies. folder: of the bundle. facts: the manifest's. weights: reads them, on the host by name.
+
+    files: those of the manifest, whose digests were checked; None before there is one.
+    """
 
     folder: Path
     facts: Mapping[str, Any]
     weights: Callable[[], Mapping[str, np.ndarray]]
+    files: Collection[str] | None = None
+
+    def at(self, name: str) -> Path:
+        """A file of the facts, or a folder of such. BundleError for one that no digest vouches for: facts may say anything."""
+        if self.files is not None and not any(
+            file == name or file.startswith(f"{name}/") for file in self.files
+        ):
+            raise BundleError(
+                f"{self.folder}: the manifest's formats name {name!r}, which is none of its files"
+            )
+        return self.folder / name
 
 
 @dataclass(frozen=True)

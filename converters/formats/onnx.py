@@ -143,7 +143,7 @@ def runner(written: Written, signature: Signature) -> Answers:
     onnxruntime = library("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # it warns of every node that it does not fold
-    path = written.folder / written.facts["signatures"][signature.name]["file"]
+    path = written.at(written.facts["signatures"][signature.name]["file"])
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
 

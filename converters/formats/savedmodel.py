@@ -108,7 +108,7 @@ def runner(written: Written, signature: Signature) -> Answers:
     """The signature as TensorFlow answers it."""
     tf = tensorflow()
     with _quiet():
-        model = tf.saved_model.load(str(written.folder / written.facts["path"]))
+        model = tf.saved_model.load(str(written.at(written.facts["path"])))
     keys = {name: key for key, name in written.facts["signatures"].items()}
     function = model.signatures[keys[signature.name]]
 

@@ -134,7 +134,7 @@ def runner(written: Written, signature: Signature) -> Answers:
             return None
         at = key(batch, sizes)
         if at not in compiled:
-            compiled[at] = _compile(written.folder / facts["files"][at])
+            compiled[at] = _compile(written.at(facts["files"][at]))
         padded = _pad(signature, inputs, batch)
         results = compiled[at](*first, *(padded[name] for name in facts["inputs"]))
         results = results if isinstance(results, list | tuple) else (results,)

@@ -15,6 +15,7 @@ from converters import SignatureSpec, export_bundle, formats, open_bundle
 from converters.describe import summary
 from converters.errors import BadSpec, BundleError, LibraryMissing
 from converters.formats import Format, ProvenBundle
+from converters.formats.answers import Written
 from converters.verify import FormatVerdict, verdict_lines, verify
 from tests.converters.conftest import IRIS, export_iris, iris, iris_params, iris_rows
 
@@ -95,6 +96,16 @@ def test_losses_alone_have_nothing_that_a_format_holds(tmp_path: Path) -> None:
         export_bundle(
             tmp_path / "m" / "1", params=iris_params(), signatures={"loss": loss}, formats=("listing",)
         )
+
+
+def test_facts_name_files_that_digests_vouch_for(tmp_path: Path) -> None:
+    files = ("onnx/predict.onnx", "savedmodel/1/saved_model.pb")
+    written = Written(tmp_path, {}, dict, files)
+    assert written.at("savedmodel/1") == tmp_path / "savedmodel" / "1"
+    assert written.at("onnx/predict.onnx") == tmp_path / "onnx" / "predict.onnx"
+    for name in ("../other/1/onnx/predict.onnx", "/etc/passwd", "onnx/predict", "savedmodel/1/..", ""):
+        with pytest.raises(BundleError, match="which is none of its files"):
+            written.at(name)
 
 
 def test_without_one_the_manifest_is_as_before(iris_bundle: Path) -> None:
