@@ -44,7 +44,7 @@ def server(versions: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory
 def test_a_program_that_is_too_old_for_this_jax_is_refused_as_that(server: ServerProcess) -> None:
     server.line(
         r"refused model=past version=1: .*past/1: jax .* cannot read this program of jaxlib 0\.8\.0, for releases "
-        r"from 2025-09-24 to 2026-04-15: jaxport refresh"
+        r"from 2025-09-24 to 2026-04-15: export its function again with this one"
     )
     assert server.state("past") == {1: "FAILED"}
     assert server.metric("jaxport_load_failures_total", model="past", reason="window") == 1

