@@ -96,7 +96,7 @@ def prove(
     large = large_batches(
         lambda rows: run_program.working_bytes(example.batch(rows)), along_batch=subject.along_batch
     )
-    besides = _besides(others, large[0], example.rows, run_program, example) if others else ()
+    besides = _besides(others, large[0], run_program, example) if others else ()
     goldens, more = (
         tuple(golden_of(run_source, example.batch(rows), sizes=example.sizes) for rows in batches)
         for batches in (GOLDEN_BATCHES, besides)
@@ -113,11 +113,11 @@ def prove(
     return Proof(goldens, tolerances, share, rows)
 
 
-def _besides(others: Sequence[int], large: int, given: int, run: Runner, example: Example) -> tuple[int, ...]:
+def _besides(others: Sequence[int], large: int, run: Runner, example: Example) -> tuple[int, ...]:
     """Batches at which function and program are compared besides the goldens': also that of the example itself, which
     has to fit as large ones have.
     """
-    known = {*GOLDEN_BATCHES, *others, large}
+    known, given = {*GOLDEN_BATCHES, *others, large}, example.rows
     fits = given < large or large_fits(lambda rows: run.working_bytes(example.batch(rows)), given)
     return (*others, large, *(() if given in known or not fits else (given,)))
 

@@ -1,12 +1,12 @@
 """Runs to be exported, trained in this process and once for every test here."""
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from converters.from_run import RunExport, export_run
+from tests.e2e.conftest import Made
 from tests.once import OncePerRun
 from tests.train_job.conftest import (  # noqa: F401  (fixtures)
     finished,
@@ -17,15 +17,6 @@ from tests.train_job.conftest import (  # noqa: F401  (fixtures)
 )
 from train_job.job import train
 from train_job.settings import TrainSettings
-
-
-@dataclass(frozen=True)
-class Made:
-    root: Path
-
-    @property
-    def models(self) -> Path:
-        return self.root / "models"
 
 
 @pytest.fixture(scope="session")
