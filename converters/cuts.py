@@ -3,7 +3,6 @@
 Without JAX, as who only reads a manifest may have none.
 """
 
-import fnmatch
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -69,30 +68,3 @@ def parse_axes(flag: str) -> dict[str, int]:
             raise BadSpec(f"--mesh {flag!r}: axes with how many devices each are needed, as in tensor=2")
         axes[name] = int(size)
     return parse_mesh(axes)
-
-
-def parse_cuts(
-    axes: Mapping[str, int], rules: Mapping[str, Sequence[Any]], weights: Mapping[str, Any]
-) -> dict[str, Cut]:
-    """How each weight is cut, by name; what no rule matches is not. BadSpec.
-
-    rules: pattern of names -> for each dimension an axis, a tuple of axes or None. The first that matches counts.
-    """
-    if rules and not axes:
-        raise BadSpec("shardings: given for one device; a mesh of several is needed, as mesh={'tensor': 2}")
-    unused, cuts = set(rules), {}
-    for name, weight in weights.items():
-        pattern = next((pattern for pattern in rules if fnmatch.fnmatchcase(name, pattern)), None)
-        if pattern is None:
-            continue
-        unused.discard(pattern)
-        cut = tuple(rules[pattern])
-        if why := misfit(cut, weight.shape, axes):
-            raise BadSpec(f"shardings: {pattern!r} for {name!r}: {why}")
-        if any(part is not None for part in cut):
-            cuts[name] = cut
-    if unused:
-        raise BadSpec(
-            f"shardings: no weight is called like {min(unused)!r}; the names are {sorted(weights)}"[:400]
-        )
-    return cuts

@@ -17,7 +17,6 @@ import jax.export
 from jax.sharding import Mesh
 
 from converters.bundle import parse_version
-from converters.cuts import parse_cuts
 from converters.draft import Draft, Drafter, Target
 from converters.errors import BadSpec, ExportRefused, PlatformMissing
 from converters.fewer_bits import fewer_bits, parse_weights_dtype, scale_cuts, with_errors
@@ -29,6 +28,7 @@ from converters.options import Accept, ExportOptions
 from converters.placement import Placement, make_mesh
 from converters.program import calling
 from converters.publish import claimed_version
+from converters.shardings import parse_cuts
 from converters.spec import ExportSpec, SignatureSpec, TensorSpec
 from converters.weights import flatten_params
 from converters.writer import Contents, write_bundle

@@ -14,13 +14,14 @@ from converters import from_function, load_bundle, open_bundle, placement
 from converters.compare.figures import Asked
 from converters.compare.machine import machine_facts, sentence
 from converters.compare.side_by_side import compare
-from converters.cuts import parse_axes, parse_cuts, parse_mesh
+from converters.cuts import parse_axes, parse_mesh
 from converters.describe import summary
 from converters.errors import BadSpec, BundleError, DevicesMissing
 from converters.from_function import FunctionExport, export_function
 from converters.from_run import RunExport, _alike, _placed
 from converters.manifest_json import parse_manifest
 from converters.options import ExportOptions
+from converters.shardings import parse_cuts
 from converters.spec import ExportSpec, SignatureSpec
 from converters.verify import verify
 from jaxport.cli import main
