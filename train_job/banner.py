@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
 
 import jax
 
 from train_job.data.sources import name_of
-from train_job.mesh import Layout
+from train_job.mesh import Layout, said
 from train_job.presets import Dataset
 from train_job.settings import TrainSettings
+from train_job.state import TrainState, bytes_per_device
+from train_job.weights import Weights
 
 
 def banner(
     settings: TrainSettings,
     data: Dataset,
     layout: Layout,
-    abstract: Mapping[str, jax.ShapeDtypeStruct],
+    state: TrainState,
     start: int,
 ) -> str:
     """Several lines of "name  choice (reason)"."""
     lines = {
         "run": _run(settings, start),
         "device": _device(layout),
-        "model": _model(settings, abstract),
+        "model": _model(settings, state.weights),
+        "state": _state(state, layout),
         "data": _data(settings, data),
         "batch": _batch(settings),
         "optimizer": _optimizer(settings),
@@ -53,12 +55,24 @@ def _device(layout: Layout) -> str:
     if size == 1:
         return f"{device.platform} ({reason})"
     where = "this process" if layout.processes.alone else f"{layout.processes.count} processes"
-    return f"{device.platform} ({reason}); data={size}: all of {where}, {layout.batch_rows // size} rows of a step on each"
+    rows = layout.batch_rows // layout.pieces
+    return f"{device.platform} ({reason}); {said(layout.axes)}: all of {where}, {rows} rows of a step on each"
 
 
-def _model(settings: TrainSettings, abstract: Mapping[str, jax.ShapeDtypeStruct]) -> str:
-    count = sum(math.prod(leaf.shape) for leaf in abstract.values())
-    dtypes = "/".join(sorted({str(leaf.dtype) for leaf in abstract.values()}))
+def _state(state: TrainState, layout: Layout) -> str:
+    """In MB of 10^6 bytes."""
+    weights, moments = (bytes_per_device(part) / 1e6 for part in (state.weights, state.optimizer))
+    held = f"{weights + moments:.3f} MB on each device: weights {weights:.3f}, optimizer {moments:.3f}"
+    cut = sum(not leaf.sharding.is_fully_replicated for leaf in state.weights.values())
+    if layout.mesh.size == 1:
+        return held
+    why = f"{cut} of {len(state.weights)} weights are cut, and what the optimizer keeps for them; of the rest all have copies"
+    return f"{held} ({why if cut else 'all have copies'})"
+
+
+def _model(settings: TrainSettings, weights: Weights) -> str:
+    count = sum(math.prod(leaf.shape) for leaf in weights.values())
+    dtypes = "/".join(sorted({str(leaf.dtype) for leaf in weights.values()}))
     return f"{settings.preset.name}, {count:,} weights, {dtypes} (as the module declares): {settings.preset.model}"
 
 

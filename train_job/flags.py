@@ -32,7 +32,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help=f"a path, a glob, tinyshakespeare or stdlib (default: {DEFAULT_DATA}, this Python's own sources)",
     )
     parser.add_argument(
-        "--mesh", metavar="AXIS=N,...", help="devices per axis: data=N (default: all there are)"
+        "--mesh",
+        metavar="AXIS=N,...",
+        help="devices for each axis of data, fsdp, tensor, such as data=2,fsdp=4 (default: all on data)",
     )
     parser.add_argument(
         "--wait-for-peers",

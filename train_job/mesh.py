@@ -1,6 +1,6 @@
 """The devices of a run as one mesh, and what its processes say to each other: all that knows of distribution.
 
-The rows of a batch are spread over the axis `data`, everything else is a copy on every device. One device in one
+What is cut over which axis is in `partition`; what that does not name is a copy on every device. One device in one
 process is the mesh of size 1.
 """
 
@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import atexit
 import json
+import math
 import os
 import re
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -25,9 +26,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding, Sharding, SingleDeviceSh
 from jax.sharding import PartitionSpec as P
 
 from train_job.errors import EnvironmentUnfit, PeerLost, TrainError, UsageError, chain
+from train_job.partition import PartitionRules
 from train_job.preemption import EXIT_PREEMPTED, Preemption
 from train_job.presets import Dataset
 from train_job.processes import Processes
+from train_job.settings import AXES
 
 _LOOPBACK = re.compile(r"(localhost|127\.[\d.]+|\[::1\]):")
 # What the collectives of CPUs and GPUs, and JAX's coordination service, say of a peer that does not answer. Not
@@ -46,16 +49,37 @@ class Layout:
     mesh: Mesh
     processes: Processes
     batch_rows: int
+    rules: PartitionRules = field(default_factory=PartitionRules)
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """How many devices each axis has, by name."""
+        return dict(self.mesh.shape)
+
+    @property
+    def pieces(self) -> int:
+        """Into how many parts the rows of a batch are spread; devices along the axis tensor have the same."""
+        return math.prod(self.axes[axis] for axis in self.rules.rows)
 
     @property
     def copies(self) -> Sharding:
-        """The same on every device: the state, and every measured mean."""
+        """The same on every device: the random state, the position, and every measured mean."""
         return self._sharding(P())
 
     @property
     def rows(self) -> Sharding:
         """The first dimension spread over the devices: a batch, in the order of the devices."""
-        return self._sharding(P("data"))
+        return self._sharding(P(self.rules.rows))
+
+    @property
+    def ballots(self) -> Sharding:
+        """One element for each device."""
+        return self._sharding(P(self.mesh.axis_names))
+
+    def weights(self, shapes: Mapping[str, Any], trainable: Collection[str]) -> dict[str, Sharding]:
+        """Where each weight lies, by name. Arguments and errors as of `PartitionRules.weights`."""
+        specs = self.rules.weights(shapes, trainable, self.axes)
+        return {name: self._sharding(spec) for name, spec in specs.items()}
 
     @property
     def own_rows(self) -> slice:
@@ -125,7 +149,7 @@ class Layout:
         """int32, one element for each device: what this process says goes on its own devices."""
         size = self.mesh.size
         own = np.full(len(self.mesh.local_devices), stop, np.int32)
-        return jax.make_array_from_process_local_data(self.rows, own, (size,))
+        return jax.make_array_from_process_local_data(self.ballots, own, (size,))
 
     def _sharding(self, spec: P) -> Sharding:
         if self.mesh.size > 1:
@@ -136,32 +160,43 @@ class Layout:
         return jax.make_array_from_process_local_data(self.rows, values, (self.batch_rows, *values.shape[1:]))
 
     def _placed(self, values: np.ndarray) -> jax.Array:
-        spread = values.shape[1] % self.mesh.size == 0
-        sharding = self._sharding(P(None, "data") if spread else P())
+        spread = values.shape[1] % self.pieces == 0
+        sharding = self._sharding(P(None, self.rules.rows) if spread else P())
         return jax.make_array_from_callback(values.shape, sharding, values.__getitem__)
 
 
-def lay_out(axes: Mapping[str, int], batch_rows: int, processes: Processes) -> Layout:
-    """All devices of all processes. `axes` are those of `--mesh`, empty where there was none.
+def lay_out(
+    asked: Mapping[str, int], batch_rows: int, processes: Processes, rules: PartitionRules | None = None
+) -> Layout:
+    """All devices of all processes. `asked` are the axes of `--mesh`: data takes what the others leave where it is none.
 
     Raises:
         UsageError: the mesh is not that of the devices there are, or the rows cannot be spread evenly.
     """
-    devices = jax.devices()
+    devices, rules = jax.devices(), rules or PartitionRules()
     where = f" in {processes.count} processes" if not processes.alone else ""
-    asked = axes.get("data", len(devices))
-    if asked != len(devices):
+    left = len(devices) // math.prod(size for axis, size in asked.items() if axis != "data")
+    axes = {axis: asked.get(axis, left if axis == "data" else 1) for axis in AXES}
+    if math.prod(axes.values()) != len(devices):
         raise UsageError(
-            f"--mesh: found data={asked}, needs data={len(devices)}, the devices that JAX finds{where}; "
-            f"pass --mesh data={len(devices)}, leave it out, or change how many devices are visible"
+            f"--mesh: found {said(asked)}, needs {len(devices)} devices in all, those that JAX finds{where}; pass "
+            f"--mesh data={len(devices)}, leave it out, or change how many devices are visible"
         )
-    if batch_rows % len(devices):
+    # In this order neighbours along tensor, which say most to each other, are neighbours in a process.
+    mesh = Mesh(np.array(devices).reshape(tuple(axes.values())), AXES, axis_types=(AxisType.Auto,) * 3)
+    layout = Layout(mesh, processes, batch_rows, rules)
+    if batch_rows % layout.pieces:
+        over = said({axis: axes[axis] for axis in rules.rows if axes[axis] > 1})
         raise UsageError(
-            f"--set batch_size: found {batch_rows}, needs a multiple of the {len(devices)} devices{where} "
-            "(--mesh data)"
+            f"--set batch_size: found {batch_rows}, needs a multiple of {layout.pieces}: rows are spread over the "
+            f"devices{where} (--mesh {over})"
         )
-    mesh = Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,))
-    return Layout(mesh, processes, batch_rows)
+    return layout
+
+
+def said(axes: Mapping[str, int]) -> str:
+    """data=2,fsdp=4, as `--mesh` takes it: the axes of more than one device, or all where none has."""
+    return ",".join(f"{axis}={size}" for axis, size in axes.items() if size > 1) or "data=1"
 
 
 def _difference(own: Mapping[str, Any], first: Mapping[str, Any]) -> tuple[str, Any, Any]:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 DEFAULT_ROOT = Path("work")
 DEFAULT_DATA = "stdlib"
+AXES = ("data", "fsdp", "tensor")  # of the mesh; what each is for: train_job.partition
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_DEVICES = re.compile(r"[1-9][0-9]{0,5}")
 
 
 def _setting(default: Any, accepts: str, test: Callable[[Any], bool]) -> Any:
@@ -80,7 +82,7 @@ class TrainSettings:
     hyper: Hyperparameters
     upkeep: Upkeep
     resume: bool = True
-    mesh: Mapping[str, int] = field(default_factory=dict)  # devices per axis; empty: all there are, on `data`
+    mesh: Mapping[str, int] = field(default_factory=dict)  # devices per axis; data: what the others leave
     processes: Processes = ALONE
     metrics_port: int | None = None  # where process 0 answers a Prometheus; 0: any free one; None: nowhere
     metrics_host: str = "127.0.0.1"
@@ -223,11 +225,10 @@ def _parse_mesh(mesh: str | None) -> dict[str, int]:
     axes: dict[str, int] = {}
     for part in filter(None, map(str.strip, (mesh or "").split(","))):
         axis, _, size = map(str.strip, part.partition("="))
-        if axis not in ("data", "fsdp", "tensor") or axis in axes or not (size.isdecimal() and int(size)):
-            raise UsageError(f"--mesh: found {mesh!r}, needs data=N with N devices, such as --mesh data=2")
-        if axis != "data" and int(size) != 1:
+        if axis not in AXES or axis in axes or not _DEVICES.fullmatch(size):
             raise UsageError(
-                f"--mesh: found {mesh!r}; only the axis data is there for now, such as --mesh data=2"
+                f"--mesh: found {mesh!r}, needs how many devices for each axis of {', '.join(AXES)}, such as "
+                "--mesh data=2,fsdp=4"
             )
         axes[axis] = int(size)
     return axes

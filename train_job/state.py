@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from flax import nnx
 from jax.sharding import Sharding
 
-from train_job.weights import Weights, initialise
+from train_job.mesh import Layout
+from train_job.presets import ModelConfig
+from train_job.weights import Weights, flatten, skeleton
 
 type Tree = Any
 
@@ -43,22 +47,67 @@ class TrainState(NamedTuple):
         )
 
 
-def fresh_state(
-    config: Any,
-    trainable: frozenset[str],
-    transform: optax.GradientTransformation,
-    seed: int,
-    placed: Sharding | None,
+def abstract_state(
+    config: ModelConfig, transform: optax.GradientTransformation, layout: Layout
 ) -> TrainState:
-    """Step 0, a pure function of the seed, on the devices of `placed` (None: the first), made there by each process."""
-    weights = initialise(config, seed, placed)
-    learned = {key: value for key, value in weights.items() if key in trainable}
+    """Shape, dtype and sharding of every array of a run's state, none of which is made.
 
-    def beginning() -> tuple[jax.Array, jax.Array]:
-        return jax.random.key_data(jax.random.key(seed)), jnp.zeros((), jnp.int32)
+    What the optimizer keeps for a weight, of its shape and under its name, lies where the weight does.
 
-    rng, step = jax.jit(beginning, out_shardings=placed)()
-    return TrainState(weights, jax.jit(transform.init, out_shardings=placed)(learned), rng, step)
+    Raises:
+        UsageError: as `Layout.weights`.
+    """
+    structure, copies = skeleton(config), layout.copies
+    shapes = structure.abstract
+    places = layout.weights(shapes, structure.trainable)
+    state = jax.eval_shape(_beginning(config, structure.trainable, transform, seed=0))
+
+    def beside(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        name = str(getattr(path[-1], "key", ""))  # of a dict by the weights' names; optax's tuples have none
+        follows = name in shapes and shapes[name].shape == leaf.shape
+        return _placed(leaf, places[name] if follows else copies)
+
+    return TrainState(
+        weights={name: _placed(leaf, places[name]) for name, leaf in state.weights.items()},
+        optimizer=jax.tree_util.tree_map_with_path(beside, state.optimizer),
+        rng=_placed(state.rng, copies),
+        step=_placed(state.step, copies),
+    )
+
+
+def fresh_state(
+    config: ModelConfig, transform: optax.GradientTransformation, seed: int, like: TrainState
+) -> TrainState:
+    """Step 0, a pure function of the seed, where `like` has it; made there, by each process, and never whole first."""
+    trainable = skeleton(config).trainable
+    return jax.jit(_beginning(config, trainable, transform, seed), out_shardings=shardings(like))()
+
+
+def shardings(state: TrainState) -> Any:
+    """The sharding of every leaf, in the structure of the state."""
+    return jax.tree.map(lambda leaf: leaf.sharding, state)
+
+
+def bytes_per_device(arrays: Any) -> int:
+    """Bytes that each device holds of a pytree of arrays, or of their abstract form."""
+    leaves = jax.tree.leaves(arrays)
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def _beginning(
+    config: ModelConfig, trainable: frozenset[str], transform: optax.GradientTransformation, seed: int
+) -> Callable[[], TrainState]:
+    def begin() -> TrainState:
+        weights = flatten(config.build(nnx.Rngs(seed)))
+        learned = {key: value for key, value in weights.items() if key in trainable}
+        rng = jax.random.key_data(jax.random.key(seed))
+        return TrainState(weights, transform.init(learned), rng, jnp.zeros((), jnp.int32))
+
+    return begin
+
+
+def _placed(leaf: Any, sharding: Sharding) -> Any:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
 def flatten_tree(tree: Tree) -> dict[str, jax.Array]:

@@ -17,7 +17,7 @@ from train_job.mesh import Layout
 from train_job.optimizer import optimizer
 from train_job.presets import Preset, Task
 from train_job.settings import Hyperparameters
-from train_job.state import TrainState, fresh_state
+from train_job.state import TrainState, shardings
 from train_job.weights import Skeleton, Weights, flatten, skeleton
 
 type Batch = Mapping[str, Any]
@@ -35,12 +35,6 @@ class Programs:
     evaluate: Callable[[Weights, Batch], Scalars]
 
 
-def initial_state(preset: Preset, hyper: Hyperparameters, layout: Layout) -> TrainState:
-    """Step 0 of a run of `preset`."""
-    trainable = skeleton(preset.model).trainable
-    return fresh_state(preset.model, trainable, optimizer(hyper), hyper.seed, layout.copies)
-
-
 def compile_programs(
     preset: Preset,
     hyper: Hyperparameters,
@@ -53,18 +47,19 @@ def compile_programs(
     evaluate = jax.jit(mean_metrics(preset.task, skeleton(preset.model)), out_shardings=layout.copies)
     ballots = () if layout.processes.alone else (layout.vote(False),)
     return Programs(
-        step=jit_step(preset, hyper, layout).lower(state, batch, *ballots).compile(),
+        step=jit_step(preset, hyper, layout, state).lower(state, batch, *ballots).compile(),
         evaluate=evaluate.lower(state.weights, evaluation).compile(),
     )
 
 
-def jit_step(preset: Preset, hyper: Hyperparameters, layout: Layout) -> Any:
-    """The training step under jit, sharded as `layout` says."""
+def jit_step(preset: Preset, hyper: Hyperparameters, layout: Layout, state: TrainState) -> Any:
+    """The training step under jit, which leaves every leaf where `state`, or its abstract form, has it."""
     step = _train_step(preset.task, skeleton(preset.model), optimizer(hyper))
-    given = (layout.copies, layout.rows)
+    placed = shardings(state)
+    given = (placed, layout.rows)
     if not layout.processes.alone:
-        step, given = _with_votes(step), (*given, layout.rows)
-    return jax.jit(step, donate_argnums=0, in_shardings=given, out_shardings=layout.copies)
+        step, given = _with_votes(step), (*given, layout.ballots)
+    return jax.jit(step, donate_argnums=0, in_shardings=given, out_shardings=(placed, layout.copies))
 
 
 def _with_votes(step: Callable[..., tuple[TrainState, jax.Array]]) -> Callable[..., tuple[TrainState, Any]]:

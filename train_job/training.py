@@ -13,8 +13,6 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from jaxport.devices import NoDevice, find_devices
 from train_job.banner import banner
 from train_job.checkpoints import Checkpoints
@@ -23,16 +21,18 @@ from train_job.exporter import Exporter, listening
 from train_job.fingerprint import fingerprint, require_same
 from train_job.kept import KeptData, keep, kept_data, load_data, shared
 from train_job.loop import Loop
-from train_job.mesh import Layout, joined, lay_out, peers
+from train_job.mesh import Layout, joined, lay_out, peers, said
 from train_job.metrics import MetricsLog, read_metrics
+from train_job.optimizer import optimizer
+from train_job.partition import PartitionRules
 from train_job.plot import draw_plot
 from train_job.preemption import EXIT_PREEMPTED, Preemption
 from train_job.presets import DataInfo, Dataset
 from train_job.progress import Quiet, reporter
 from train_job.runs import RECORD, RunRecord, read_run, sync_directory, write_run, writing
 from train_job.settings import TrainSettings
-from train_job.state import TrainState
-from train_job.steps import compile_programs, initial_state
+from train_job.state import TrainState, abstract_state, fresh_state
+from train_job.steps import compile_programs
 from train_job.weights import skeleton
 
 EXIT_DONE = 0
@@ -58,8 +58,8 @@ def train_run(settings: TrainSettings, preemption: Preemption) -> int:
             data = data or load_data(settings, kept)
             stack.enter_context(joined(settings.processes))
             _require_device()
-            layout = lay_out(settings.mesh, settings.hyper.batch_size, settings.processes)
-            layout.require_same(_start(settings, data.info))
+            layout = _laid_out(settings)
+            layout.require_same(_start(settings, data.info, layout))
             data = shared(settings, data, layout)
         if settings.processes.first:
             if not settings.resume:
@@ -100,8 +100,7 @@ def _train_to_the_end(
     with preemption.nothing_to_save():
         state, start = _starting_state(settings, layout, checkpoints)
         if first:
-            abstract = skeleton(settings.preset.model).abstract
-            print(banner(settings, data, layout, abstract, start), flush=True)
+            print(banner(settings, data, layout, state, start), flush=True)
         if exporter is not None:
             exporter.step(start)
         if start >= hyper.steps:
@@ -139,18 +138,23 @@ def _starting_state(
     settings: TrainSettings, layout: Layout, checkpoints: Checkpoints
 ) -> tuple[TrainState, int]:
     """The last checkpoint's state, or a fresh one."""
-    fresh = initial_state(settings.preset, settings.hyper, layout)
+    model, transform = settings.preset.model, optimizer(settings.hyper)
+    abstract = abstract_state(model, transform, layout)
     latest = layout.said_by_first(checkpoints.latest or 0)  # a volume may show the others an older folder
     if not latest:
-        return fresh, 0
-    abstract = {
-        item: {
-            key: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
-            for key, leaf in part.items()
-        }
-        for item, part in fresh.as_items().items()
-    }
-    return TrainState.from_items(checkpoints.restore(latest, abstract), like=fresh), latest
+        return fresh_state(model, transform, settings.hyper.seed, abstract), 0
+    wanted: Any = abstract.as_items()
+    return TrainState.from_items(checkpoints.restore(latest, wanted), like=abstract), latest
+
+
+def _laid_out(settings: TrainSettings) -> Layout:
+    """The devices as --mesh has them, and before anything is written: UsageError where they or the model do not fit it."""
+    model = settings.preset.model
+    layout = lay_out(settings.mesh, settings.hyper.batch_size, settings.processes, PartitionRules.of(model))
+    if layout.axes["tensor"] > 1:
+        structure = skeleton(model)
+        layout.weights(structure.abstract, structure.trainable)
+    return layout
 
 
 def _require_device() -> None:
@@ -171,13 +175,14 @@ def _is_finished(settings: TrainSettings, record: RunRecord, data: DataInfo | Ke
     return record.finished
 
 
-def _start(settings: TrainSettings, data: DataInfo) -> dict[str, Any]:
+def _start(settings: TrainSettings, data: DataInfo, layout: Layout) -> dict[str, Any]:
     """What every process is to be started with, under the names a person would use to change it."""
     model = fingerprint(settings.preset, data.sha256, settings.hyper)
     flags = {**dataclasses.asdict(settings.hyper), **dataclasses.asdict(settings.upkeep)}
     return {
         "--root and --run": str(settings.run_dir.resolve()),
         "--no-resume": not settings.resume,
+        "--mesh": said(layout.axes),
         "--data": data.source or data.sha256,  # what the former gives may differ: see `shared`
         **{name: value for name, value in model.items() if name.startswith("model.")},
         **{"--steps" if key == "steps" else f"--set {key}": value for key, value in flags.items()},

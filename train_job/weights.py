@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 from flax import nnx
-from jax.sharding import Sharding
 
 from train_job.errors import UsageError
 from train_job.presets import ModelConfig
@@ -64,15 +63,13 @@ def skeleton(config: ModelConfig) -> Skeleton:
     return Skeleton(graph, slots)
 
 
-def initialise(config: ModelConfig, seed: int, placed: Sharding | None = None) -> Weights:
-    """Fresh weights, a pure function of the seed, on the devices of `placed` (default: the first)."""
+def initialise(config: ModelConfig, seed: int) -> Weights:
+    """Fresh weights on the first device, a pure function of the seed."""
 
     def build() -> Weights:
         return flatten(config.build(nnx.Rngs(seed)))
 
-    return jax.jit(
-        build, out_shardings=placed
-    )()  # one compiled program: eager initialisers cost a compile each
+    return jax.jit(build)()  # one compiled program: eager initialisers cost a compile each
 
 
 def flatten(module: Any) -> Weights:

@@ -12,11 +12,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-import jax
 import numpy as np
 import pytest
 from jax.errors import JaxRuntimeError
-from jax.sharding import AbstractMesh, AxisType
 
 from tests.once import OncePerRun
 from tests.train_job import pairs
@@ -24,15 +22,10 @@ from train_job.checkpoints import list_steps
 from train_job.data.digits import read_digits
 from train_job.errors import EnvironmentUnfit, StorageFailed, UsageError
 from train_job.job import train
-from train_job.mesh import Layout, joined, lay_out, not_joined, of_a_peer
+from train_job.mesh import Layout, joined, not_joined, of_a_peer
 from train_job.metrics import read_metrics
-from train_job.optimizer import optimizer
-from train_job.presets import get_preset
 from train_job.processes import ALONE, Processes
 from train_job.settings import TrainSettings
-from train_job.state import fresh_state
-from train_job.steps import jit_step
-from train_job.weights import skeleton
 
 STEPS = 12  # of the toy preset
 PLACE = {
@@ -101,11 +94,6 @@ def test_a_port_that_is_taken_is_named() -> None:
             pass
 
 
-def test_a_mesh_that_is_not_of_the_devices_is_refused_with_both_numbers() -> None:
-    with pytest.raises(UsageError, match=r"--mesh: found data=3, needs data=1"):
-        lay_out({"data": 3}, 32, ALONE)
-
-
 @pytest.mark.parametrize("own", [slice(0, 4), slice(4, 8), slice(2, 3)])
 def test_a_part_of_a_batch_is_those_rows_of_the_whole(
     own: slice, toy_settings: Settings, tmp_path: Path
@@ -128,23 +116,6 @@ def test_only_errors_of_peers_are_taken_for_a_lost_one(tmp_path: Path) -> None:
     assert of_a_peer(saving)
     assert not of_a_peer(JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8589934592 bytes."))
     assert not of_a_peer(StorageFailed.at(tmp_path, OSError("gloo")))
-
-
-def test_the_step_of_several_devices_lowers_for_cuda() -> None:
-    preset = get_preset("nano")
-    mesh: Any = AbstractMesh((4,), ("data",), axis_types=(AxisType.Auto,))
-    layout = Layout(mesh, Processes(2, 0, "train-0.train:8476"), 32)
-    trainable = skeleton(preset.model).trainable
-    state = jax.eval_shape(
-        lambda: fresh_state(preset.model, trainable, optimizer(preset.hyper), 0, placed=None)
-    )
-    batch = preset.task.load(None).batch(0, 0, 32)
-    ballots = jax.ShapeDtypeStruct((4,), np.int32)
-    step = jit_step(preset, preset.hyper, layout).trace(state, batch, ballots)
-    program = step.lower(lowering_platforms=("cuda",)).as_text()
-    assert "mhlo.num_partitions = 4" in program
-    assert '#sdy.sharding<@mesh, [{"data"}, {}]>' in program  # the batch
-    assert '#sdy.sharding<@mesh, [{"data"}]>' in program  # the ballots
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +158,10 @@ def test_rows_that_the_devices_cannot_share_evenly_are_refused_with_both_numbers
     place = {"JAX_NUM_PROCESSES": "1", "XLA_FLAGS": "--xla_force_host_platform_device_count=3"}
     ended = pairs.end(pairs.start(0, pairs.free_port(), tmp_path, environment=place))
     assert ended.code == 2
-    assert "--set batch_size: found 4, needs a multiple of the 3 devices (--mesh data)" in ended.said
+    assert (
+        "--set batch_size: found 4, needs a multiple of 3: rows are spread over the devices (--mesh data=3)"
+        in ended.said
+    )
 
 
 def test_a_finished_run_ends_at_once_without_its_peers(pair: Path, tmp_path: Path) -> None:
@@ -199,21 +173,25 @@ def test_a_finished_run_ends_at_once_without_its_peers(pair: Path, tmp_path: Pat
 
 
 def test_what_one_process_saved_two_go_on_from_and_what_two_saved_one(
-    tmp_path: Path, toy_settings: Settings, monkeypatch: pytest.MonkeyPatch
+    pair: Path, tmp_path: Path, toy_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And one of the two is killed, the coordinator: tests/faults/full loses either, and goes on with both."""
+    """The two on a mesh that cuts weights over them. One is killed, the coordinator: tests/faults/full loses either."""
     settings = toy_settings(tmp_path, data=pairs.DATA)
     with monkeypatch.context() as patch:
         patch.setenv("STOP_AT", "2")
         assert train(settings) == 75
-    first, second = pairs.run_pair(tmp_path, "--set", "checkpoint_every=3", first={"KILL_AT": "8"})
+    flags = ("--set", "checkpoint_every=3", "--mesh", "fsdp=2")
+    first, second = pairs.run_pair(tmp_path, *flags, first={"KILL_AT": "8"})
     assert (first.code, second.code) == (137, 75), first.said + second.said
     assert "resumes at step 3 of 12" in first.said
+    assert "fsdp=2: all of 2 processes, 2 rows of a step on each" in first.said
     assert "error: a peer process was lost" in second.said
     # That of step 6 is written in the background, and may not have been whole two steps later.
     assert list_steps(settings.run_dir)[-1].step in (3, 6)
     assert train(settings) == 0
     assert list_steps(settings.run_dir)[-1].step == STEPS
+    last, undisturbed = (read_metrics(root / "runs" / "toy")[-1] for root in (tmp_path, pair))
+    np.testing.assert_allclose(last["val_loss"], undisturbed["val_loss"], rtol=1e-3)
 
 
 def test_processes_of_another_run_do_not_train_together_and_leave_no_trace(tmp_path: Path) -> None:

@@ -43,13 +43,14 @@ def test_tiny_starts_from_the_settings_of_the_course() -> None:
             {"preset": "nano", "data": ""},
             r"--data: found '', needs a path, a glob, tinyshakespeare or stdlib",
         ),
-        ({"preset": "nano", "mesh": "data"}, r"--mesh: found 'data', needs data=N with N devices"),
-        ({"preset": "nano", "mesh": "data=0"}, r"--mesh: found 'data=0', needs data=N"),
-        ({"preset": "nano", "mesh": "data=2,data=2"}, r"--mesh: found 'data=2,data=2', needs data=N"),
         (
-            {"preset": "nano", "mesh": "fsdp=2"},
-            r"--mesh: found 'fsdp=2'; only the axis data is there for now",
+            {"preset": "nano", "mesh": "data"},
+            r"--mesh: found 'data', needs how many devices for each axis of data, fsdp, tensor, such as --mesh data=2,",
         ),
+        ({"preset": "nano", "mesh": "data=0"}, r"--mesh: found 'data=0', needs how many"),
+        ({"preset": "nano", "mesh": "data=2,data=2"}, r"--mesh: found 'data=2,data=2', needs how many"),
+        ({"preset": "nano", "mesh": "fsdp=2,model=2"}, r"--mesh: found 'fsdp=2,model=2', needs how many"),
+        ({"preset": "nano", "mesh": f"fsdp={'9' * 5000}"}, r"--mesh: found 'fsdp=9+', needs how many"),
         ({"preset": "nano", "steps": "0"}, r"--steps: found '0', needs a whole number of at least 1"),
         ({"preset": "nano", "steps": "many"}, r"--steps: found 'many', needs a whole number"),
         (
@@ -81,7 +82,7 @@ def test_an_unknown_setting_is_answered_with_all_there_are() -> None:
 
 
 def test_a_mesh_is_devices_per_axis() -> None:
-    assert TrainSettings.from_flags(preset="digits", mesh="data=2, fsdp=1").mesh == {"data": 2, "fsdp": 1}
+    assert TrainSettings.from_flags(preset="digits", mesh="data=2, fsdp=4").mesh == {"data": 2, "fsdp": 4}
 
 
 def test_help_and_mistakes_do_not_wait_for_jax() -> None:

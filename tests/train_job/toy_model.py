@@ -71,6 +71,13 @@ def toy() -> Preset:
     )
 
 
+def wide() -> Preset:
+    """With matrices that are large enough to be cut over devices, and rows for eight of them."""
+    model = TransformerConfig(layers=1, d_model=32, heads=2, ffn=64, context=16)
+    hyper = dataclasses.replace(toy().hyper, batch_size=16)
+    return dataclasses.replace(toy(), name="wide", model=model, hyper=hyper)
+
+
 @dataclass(frozen=True)
 class NormalisedConfig:
     """A classifier with running statistics: variables that no gradient touches."""

@@ -1,0 +1,151 @@
+"""What a process with eight devices finds of a run on several meshes, and what one device gives.
+
+python -m tests.train_job.on_eight_devices FOLDER writes FOLDER/facts.json, FOLDER/weights.npz and a run, FOLDER/runs/moved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from train_job.checkpoints import Checkpoints
+from train_job.job import train
+from train_job.mesh import Layout, lay_out
+from train_job.optimizer import optimizer
+from train_job.partition import PartitionRules
+from train_job.processes import ALONE
+from train_job.settings import AXES, TrainSettings
+from train_job.state import abstract_state, fresh_state, shardings
+from train_job.steps import compile_programs, jit_step
+
+HERE = Path(__file__).parent
+PRESET = "toy_model:wide"
+DATA = str(HERE / "test_processes.py")
+MESHES = ("data=8", "tensor=2")  # a loop of their own; data has what tensor leaves
+# A run that is stopped after so many steps on one mesh and goes on, to be stopped once more, on the other.
+MOVES = {"data=2,fsdp=2,tensor=2": 5, "fsdp=8": 9}
+LOOKS = (4, 8)  # where it evaluates
+
+
+def settings(root: Path, **flags: Any) -> TrainSettings:
+    return TrainSettings.from_flags(root=root, **{"model": PRESET, "data": DATA, **flags})
+
+
+class Steps:
+    """A run's steps in a loop of this module's: from one start, on any layout."""
+
+    def __init__(self, root: Path) -> None:
+        self.settings = settings(root)
+        self.preset, self.hyper = self.settings.preset, self.settings.hyper
+        self.data, self.transform = self.preset.task.load(DATA), optimizer(self.hyper)
+        self.rules = PartitionRules.of(self.preset.model)
+        first = np.array(jax.devices()[:1]).reshape(1, 1, 1)
+        mesh = Mesh(first, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+        self.one = Layout(mesh, ALONE, self.hyper.batch_size, self.rules)
+        self.start = jax.device_get(
+            fresh_state(self.preset.model, self.transform, self.hyper.seed, self.abstract(self.one))
+        )
+
+    def abstract(self, layout: Layout) -> Any:
+        return abstract_state(self.preset.model, self.transform, layout)
+
+    def on_one(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Evaluated as a run is, and with the weights at each step that a run is compared at."""
+        state = jax.device_put(self.start, shardings(self.abstract(self.one)))
+        evaluation = self.one.evaluation(self.data.evaluation("validation"))
+        losses, looks, weights = [], {}, {}
+        with recorded() as seen:
+            batch = self.one.batch(self.data, self.hyper.seed, 0)
+            programs = compile_programs(self.preset, self.hyper, self.one, state, batch, evaluation)
+            for done in range(1, self.hyper.steps + 1):
+                state, loss = programs.step(state, self.one.batch(self.data, self.hyper.seed, done - 1))
+                losses.append(float(loss))
+                if done in LOOKS:
+                    looks[done] = float(programs.evaluate(state.weights, evaluation)["loss"])
+                if done in (*MOVES.values(), self.hyper.steps):
+                    weights |= {f"one/{done}/{name}": np.asarray(w) for name, w in state.weights.items()}
+        return {"losses": losses, "looks": looks, "batches": seen["batches"]}, weights
+
+    def on(self, mesh: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        axes = settings(self.settings.root, mesh=mesh).mesh
+        layout = lay_out(axes, self.hyper.batch_size, ALONE, self.rules)
+        state = jax.device_put(self.start, shardings(self.abstract(layout)))
+        batch = layout.batch(self.data, self.hyper.seed, 0)
+        step = jit_step(self.preset, self.hyper, layout, state).lower(state, batch).compile()
+        losses = []
+        for number in range(self.hyper.steps):
+            state, loss = step(state, layout.batch(self.data, self.hyper.seed, number))
+            losses.append(float(loss))
+        facts = {"axes": layout.axes, "losses": losses, **held(state.as_items())}
+        return facts, {f"{mesh}/{name}": np.asarray(w) for name, w in state.weights.items()}
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[dict[str, Any]]:
+    """While within: by step the digest of the batch that the devices get, and what they hold at the last save."""
+    seen: dict[str, Any] = {"batches": {}}
+    make, save = Layout.batch, Checkpoints.save
+
+    def batch(self: Layout, data: Any, seed: int, step: int) -> Mapping[str, Any]:
+        made = make(self, data, seed, step)
+        content = b"".join(np.asarray(made[name]).tobytes() for name in sorted(made))
+        seen["batches"][step] = hashlib.sha256(content).hexdigest()
+        return made
+
+    def saving(self: Checkpoints, step: int, items: Any, metrics: Mapping[str, float]) -> None:
+        seen.update(held(items))
+        save(self, step, items, metrics)
+
+    Layout.batch, Checkpoints.save = batch, saving
+    try:
+        yield seen
+    finally:
+        Layout.batch, Checkpoints.save = make, save
+
+
+def held(items: Mapping[str, Mapping[str, jax.Array]]) -> dict[str, Any]:
+    """bytes: what each device has of the weights and of the optimizer's state. parts: the shapes of what it has."""
+    found, parts = {}, {}
+    for item in ("params", "optimizer"):
+        for name, leaf in items[item].items():
+            parts[f"{item} {name}"] = leaf.addressable_shards[0].data.shape
+            for part in leaf.addressable_shards:
+                key = f"{item} {part.device.id}"
+                found[key] = found.get(key, 0) + part.data.nbytes
+    return {"bytes": found, "parts": parts}
+
+
+def moved(root: Path, mesh: str, stop: int) -> dict[str, Any]:
+    os.environ["STOP_AT"] = str(stop - 1)
+    with recorded() as seen, contextlib.redirect_stdout(io.StringIO()) as said:
+        code = train(settings(root, run="moved", mesh=mesh))
+    return {"code": code, "said": said.getvalue(), **seen}
+
+
+def main(root: Path) -> None:
+    sys.path.insert(0, str(HERE))
+    steps = Steps(root)
+    facts: dict[str, Any] = {}
+    facts["one"], weights = steps.on_one()
+    for mesh in MESHES:
+        facts[mesh], more = steps.on(mesh)
+        weights |= more
+    for mesh, stop in MOVES.items():
+        facts[mesh] = moved(root, mesh, stop)
+    np.savez(root / "weights.npz", **weights)
+    (root / "facts.json").write_text(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
