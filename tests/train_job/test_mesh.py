@@ -282,7 +282,7 @@ def test_the_step_of_every_preset_lowers_for_cuda(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "mesh", "first", "moment"),
     [
-        ("tiny", {"data": 2, "fsdp": 2, "tensor": 2}, '"data", "fsdp"', '[{"fsdp"}, {"tensor"}]'),
+        ("nano", {"data": 2, "fsdp": 2, "tensor": 2}, '"data", "fsdp"', '[{"fsdp"}, {"tensor"}]'),
         ("digits", {"data": 2, "fsdp": 4}, '"data", "fsdp"', '[{"fsdp"}, {}]'),
     ],
 )
