@@ -21,10 +21,11 @@ from train_job.exporter import Exporter, listening
 from train_job.fingerprint import fingerprint, require_same
 from train_job.kept import KeptData, keep, kept_data, load_data, shared
 from train_job.loop import Loop
-from train_job.mesh import Layout, joined, lay_out, peers, said
+from train_job.mesh import Layout, lay_out, said
 from train_job.metrics import MetricsLog, read_metrics
 from train_job.optimizer import optimizer
 from train_job.partition import PartitionRules
+from train_job.peers import joined, peers
 from train_job.plot import draw_plot
 from train_job.preemption import EXIT_PREEMPTED, Preemption
 from train_job.presets import DataInfo, Dataset
