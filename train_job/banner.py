@@ -7,6 +7,7 @@ import os
 
 import jax
 
+from train_job.compute import FLOAT32
 from train_job.data.sources import name_of
 from train_job.mesh import Layout, said
 from train_job.presets import Dataset
@@ -30,7 +31,12 @@ def banner(
         "state": _state(state, layout),
         "data": _data(settings, data),
         "batch": _batch(settings),
+        "parts": _parts(settings),
         "optimizer": _optimizer(settings),
+        "clipping": _clipping(settings),
+        "precision": _precision(settings),
+        "memory": _memory(settings),
+        "no number": _no_number(settings),
         "saves": _saves(settings),
     }
     for metric, base in data.baselines().items():
@@ -99,6 +105,53 @@ def _optimizer(settings: TrainSettings) -> str:
         f"adamw, rate to {hyper.learning_rate:g} over {hyper.warmup_steps} steps, "
         f"then cosine to {hyper.learning_rate * hyper.final_lr_fraction:g}; weight decay {hyper.weight_decay:g}"
     )
+
+
+def _parts(settings: TrainSettings) -> str:
+    rows, parts = settings.hyper.batch_size, settings.hyper.accumulate
+    if parts == 1:
+        return "1 (all rows at once; --set accumulate=K where they do not fit the device)"
+    return (
+        f"{parts} of {rows // parts} rows, one after the other (--set accumulate: activations of one part in memory at "
+        "a time; gradients are added up in float32, then one update)"
+    )
+
+
+def _clipping(settings: TrainSettings) -> str:
+    norm = settings.hyper.clip_norm
+    if not norm:
+        return "none (--set clip_norm=0)"
+    return f"gradients to a global norm of {norm:g} (a rare steep batch does not throw the weights off)"
+
+
+def _precision(settings: TrainSettings) -> str:
+    chosen, exact = settings.hyper.compute_dtype, jax.config.jax_default_matmul_precision
+    if chosen != FLOAT32:
+        return (
+            f"{chosen} products, float32 weights, gradients' sums, optimizer and loss (--set compute_dtype; it has the range "
+            "of float32, so no loss is scaled)"
+        )
+    how = (
+        ""
+        if jax.local_devices()[0].platform == "cpu"
+        else f"; products as jax_default_matmul_precision={exact} says"
+    )
+    return f"{FLOAT32}{how} (the default; --set compute_dtype=bfloat16 is faster where a device has units for it)"
+
+
+def _memory(settings: TrainSettings) -> str:
+    if settings.upkeep.remat:
+        return (
+            "blocks recomputed in the backward pass (--set remat=true: less memory for a third more products)"
+        )
+    return "activations kept for the backward pass (the faster; --set remat=true where they do not fit the device)"
+
+
+def _no_number(settings: TrainSettings) -> str:
+    allowed = settings.upkeep.skip_nonfinite
+    if not allowed:
+        return "a loss or gradient that is not finite stops the run, exit 3 (no update, and nothing after it is saved)"
+    return f"up to {allowed} steps in a row with a loss or gradient that is not finite are passed over (--skip-nonfinite)"
 
 
 def _saves(settings: TrainSettings) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,12 +115,17 @@ class Checkpoints:
     """Writes the checkpoints of the run whose lock the caller holds: asynchronous, but never unwatched.
 
     Of several processes all take part, with the same calls in the same order; process 0 alone needs the lock. A save that failed in the background raises StorageFailed from the next `save`, `raise_if_failed` or `close`.
+
+    seconds, of the last save that was seen complete, empty before: checkpoint_seconds, from its start until then, and
+    checkpoint_wait_seconds, those of them that the caller stood still for it.
     """
 
     def __init__(self, run_dir: Path, upkeep: Upkeep, processes: Processes = ALONE) -> None:
         self._directory = _directory(run_dir)
         self._processes = processes
         self._pending: tuple[int, ocp.AsyncResponse[bool]] | None = None
+        self._began, self._held = 0.0, 0.0  # of the save that is under way
+        self.seconds: dict[str, float] = {}
         # Typed more loosely: the policies' signatures and the protocol they are passed as differ in one class.
         self._log_level = ORBAX_LOG.level
         ORBAX_LOG.setLevel(logging.CRITICAL)  # its threads log tracebacks of what is raised here in one line
@@ -175,6 +181,7 @@ class Checkpoints:
             StorageFailed: this save could not start, or the one before failed.
         """
         self.wait()
+        self._began, self._held = time.perf_counter(), 0.0
         measured: Any = {name: float(value) for name, value in metrics.items()}
         try:
             response = self._orbax.save_checkpointables_async(
@@ -186,6 +193,7 @@ class Checkpoints:
             )
         except Exception as error:  # Orbax and TensorStore raise a dozen types for one full disk
             raise self._failed(step, error) from error
+        self._held = time.perf_counter() - self._began
         if response is not None:
             self._pending = (step, response)
 
@@ -199,6 +207,7 @@ class Checkpoints:
         if self._pending is None:
             return
         step, response = self._pending
+        since = time.perf_counter()
         try:
             response.result()
             if self._processes.first:
@@ -207,6 +216,11 @@ class Checkpoints:
         except Exception as error:  # as in `save`
             raise self._failed(step, error) from error
         self._pending = None
+        now = time.perf_counter()
+        self.seconds = {
+            "checkpoint_seconds": now - self._began,
+            "checkpoint_wait_seconds": self._held + now - since,
+        }
 
     def close(self) -> None:
         """Waits for the last save and releases Orbax's threads. Raises StorageFailed."""

@@ -12,19 +12,23 @@ from train_job.presets import Preset
 from train_job.settings import Hyperparameters
 
 DATA = "data.sha256"
+# Fields that came later, with what runs of before did. Left out of a fingerprint where they say the same, so that it
+# stays what it was.
+_LATER = {"compute_dtype": "float32", "accumulate": 1}
 
 
 def fingerprint(preset: Preset, data_sha256: str, hyper: Hyperparameters) -> dict[str, Any]:
     """Flat, plain values under the names a person would use to change them ("model.layers", "seed", ...)."""
     model = {f"model.{name}": value for name, value in preset.model_description().items()}
-    whole = {**model, DATA: data_sha256, "optimizer": "adamw", **dataclasses.asdict(hyper)}
+    settings = {name: value for name, value in dataclasses.asdict(hyper).items() if _LATER.get(name) != value}
+    whole = {**model, DATA: data_sha256, "optimizer": "adamw", **settings}
     return json.loads(json.dumps(whole))  # as it will be read back: tuples become lists
 
 
 def require_same(run: str, recorded: Mapping[str, Any], asked: Mapping[str, Any], data_name: str) -> None:
     """Raises FingerprintMismatch naming the first field that differs between the run and the request."""
     for field in sorted(recorded.keys() | asked.keys()):
-        was, now = recorded.get(field), asked.get(field)
+        was, now = (side.get(field, _LATER.get(field)) for side in (recorded, asked))
         if was != now:
             raise FingerprintMismatch(
                 f"run {run!r}: {field} was {_brief(was)} when the run began, asked for now is {_brief(now)}; "

@@ -60,6 +60,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="where --metrics-port listens; in a cluster 0.0.0.0 (default: 127.0.0.1)",
     )
     parser.add_argument(
+        "--skip-nonfinite",
+        metavar="N",
+        help="pass over up to N steps in a row whose loss or gradient is no number (default: 0: stop, exit 3)",
+    )
+    parser.add_argument(
         "--no-resume",
         action="store_true",
         help="start from step 0; a run of that name is moved aside, not deleted",
@@ -92,6 +97,7 @@ def settings_from(namespace: argparse.Namespace, processes: Processes = ALONE) -
         processes=processes,
         metrics_port=namespace.metrics_port,
         metrics_host=namespace.metrics_host,
+        skip_nonfinite=namespace.skip_nonfinite,
         overrides=dict(_pair(text) for text in namespace.set),
     )
 

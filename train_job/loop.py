@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +13,20 @@ import jax
 import numpy as np
 
 from train_job.checkpoints import Checkpoints
-from train_job.errors import CheckFailed
+from train_job.errors import CheckFailed, StorageFailed
 from train_job.exporter import Exporter
 from train_job.mesh import Layout
 from train_job.metrics import MetricsLog
-from train_job.optimizer import schedule
+from train_job.optimizer import schedule, updates_done
+from train_job.outcomes import Outcomes
 from train_job.preemption import Preemption
 from train_job.presets import Dataset
 from train_job.progress import Reporter, interval_line
+from train_job.runs import saved_steps
 from train_job.settings import TrainSettings
 from train_job.state import TrainState
 from train_job.steps import Programs
+from train_job.usage import Usage
 
 # Steps the host may run ahead of the device: enough to hide its own work, few enough that a signal is
 # answered within this many steps.
@@ -43,65 +46,74 @@ class Loop:
     log: MetricsLog | None  # of process 0
     reporter: Reporter
     preemption: Preemption
+    usage: Usage | None  # of process 0
     exporter: Exporter | None = None  # of process 0, with --metrics-port
 
     def run(self, state: TrainState, done: int) -> tuple[TrainState, int]:
         """Steps from `done`, saving as planned; the last save is complete when this returns.
 
-        Returns the state and the steps done: fewer than planned when a signal asked to stop.
+        Returns the state and the steps done: fewer than planned when a signal asked to stop. What is saved was heard
+        to be finite before, up to its last step.
 
         Raises:
-            StorageFailed: a save or a metrics row could not be written. CheckFailed: the loss is not a number.
+            StorageFailed: a save or a metrics row could not be written. CheckFailed: a loss or a gradient is no number.
         """
         hyper, upkeep = self.settings.hyper, self.settings.upkeep
         saved, pace = done, _Pace(done)
-        under_way: deque[Any] = deque()
         votes = self.layout.votes(self.preemption)
+        outcomes = Outcomes(self.settings, votes, self.reporter.interval, self._last_saved)
         while done < hyper.steps and not votes.stop:
             batch = self.layout.batch(self.data, hyper.seed, done)
             state, outcome = self.programs.step(state, batch, *votes.cast())
             done += 1
-            under_way.append(outcome)
-            if len(under_way) > _LOOKAHEAD:
-                votes.settle(under_way.popleft())
+            outcomes.add(done, outcome)
+            outcomes.settle(left=_LOOKAHEAD)
+            self.checkpoints.raise_if_failed()
             self.reporter.advance(done)
             if self.exporter is not None:
                 self.exporter.step(done)
             last = done == hyper.steps
             save = last or done % upkeep.checkpoint_every == 0
             if save or done % upkeep.eval_every == 0:
-                metrics = self._look(state, done, pace)
+                outcomes.settle()
+                metrics = self._look(state, done, pace.step_seconds(done), outcomes.means())
                 if save:
                     self.checkpoints.save(done, state.as_items(), metrics)
                     saved = done
-                self.checkpoints.raise_if_failed()
                 pace = _Pace(done)
+        outcomes.settle()
         if saved != done:  # stopped by a signal: no time for an evaluation
             self.checkpoints.save(done, state.as_items(), {})
         self.checkpoints.wait()
         return state, done
 
-    def _look(self, state: TrainState, done: int, pace: _Pace) -> dict[str, float]:
-        """Evaluates both parts, records the row and returns the metrics. The only wait for the device."""
-        state.step.block_until_ready()
+    def _look(
+        self, state: TrainState, done: int, step_seconds: float, means: Mapping[str, float]
+    ) -> dict[str, float]:
+        """Evaluates both parts, records the row and returns the metrics."""
         task, hyper = self.settings.preset.task, self.settings.hyper
-        rate = pace.steps_per_s(done)
-        means = {
+        evaluated = {
             part: self.programs.evaluate(state.weights, batches) for part, batches in self.evaluation.items()
         }
         found = {
             f"{part}_{name}": float(value)
-            for part, values in jax.device_get(means).items()
+            for part, values in jax.device_get(evaluated).items()
             for name, value in values.items()
         }
         metrics = task.report(found)
         _require_finite(metrics, done)
+        updates = int(updates_done(state.optimizer))
         row = {
             "step": done,
             "time": time.time(),
             **metrics,
-            f"{task.unit}_per_s": rate * task.positions(hyper.batch_size),
-            "lr": float(np.asarray(schedule(hyper)(done - 1))),
+            **means,
+            f"{task.unit}_per_s": task.positions(hyper.batch_size) / step_seconds,
+            "step_seconds": step_seconds,
+            "lr": float(np.asarray(schedule(hyper)(max(updates - 1, 0)))),
+            "skipped_steps": done - updates,
+            **self.checkpoints.seconds,
+            **(self.usage.figures(done, step_seconds) if self.usage is not None else {}),
         }
         if self.log is not None:
             self.log.append(row)
@@ -110,15 +122,20 @@ class Loop:
         self.reporter.interval(interval_line(row, hyper.steps, task.unit))
         return metrics
 
+    def _last_saved(self) -> int | None:
+        with suppress(StorageFailed):  # of a save that is under way as the run ends by something else
+            self.checkpoints.wait()
+        return max(saved_steps(self.settings.run_dir), default=None)
+
 
 class _Pace:
-    """Steps per second since an interval began; evaluation and saving are outside."""
+    """Seconds per step since an interval began; evaluation and saving are outside."""
 
     def __init__(self, done: int) -> None:
         self._done, self._since = done, time.perf_counter()
 
-    def steps_per_s(self, done: int) -> float:
-        return (done - self._done) / max(time.perf_counter() - self._since, 1e-9)
+    def step_seconds(self, done: int) -> float:
+        return max(time.perf_counter() - self._since, 1e-9) / (done - self._done)
 
 
 def _require_finite(metrics: Mapping[str, float], done: int) -> None:

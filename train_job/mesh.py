@@ -204,9 +204,8 @@ class Votes:
         """What the step takes besides state and batch."""
         return ()
 
-    def settle(self, outcome: Any) -> None:
-        """Waits for a step that was started a while ago: for what it returned besides the state, here the loss."""
-        outcome.block_until_ready()
+    def settle(self, votes: jax.Array | None) -> None:
+        """Hears the sum of the votes in a step that was started a while ago; None where there is nobody to vote with."""
 
 
 class PeerVotes(Votes):
@@ -225,6 +224,5 @@ class PeerVotes(Votes):
     def cast(self) -> tuple[jax.Array, ...]:
         return (self._ballots[self._preemption.requested],)
 
-    def settle(self, outcome: tuple[jax.Array, jax.Array]) -> None:
-        _, votes = outcome
-        self._decided = self._decided or int(votes) > 0
+    def settle(self, votes: jax.Array | None) -> None:
+        self._decided = self._decided or (votes is not None and int(votes) > 0)

@@ -35,12 +35,15 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 
 
 class MetricsLog:
-    """Appends one row per interval. Opened at step n, it first drops the rows after n of a killed attempt."""
+    """Appends one row per interval. Opened at step n, it first drops the rows after n of a killed attempt.
+
+    earlier: the rows up to n.
+    """
 
     def __init__(self, run_dir: Path, step: int) -> None:
         self._run_dir = run_dir
-        kept = [row for row in read_metrics(run_dir) if row["step"] <= step]
-        write_atomically(run_dir / METRICS, "".join(map(_line, kept)).encode())
+        self.earlier = [row for row in read_metrics(run_dir) if row["step"] <= step]
+        write_atomically(run_dir / METRICS, "".join(map(_line, self.earlier)).encode())
         try:
             self._lines = (run_dir / METRICS).open("a", encoding="utf-8")
             folder = run_dir / TENSORBOARD

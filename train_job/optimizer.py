@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import optax
 
@@ -30,3 +32,9 @@ def optimizer(hyper: Hyperparameters) -> optax.GradientTransformation:
 
 def _is_matrix(weights: dict[str, jax.Array]) -> dict[str, bool]:
     return {key: value.ndim > 1 for key, value in weights.items()}
+
+
+def updates_done(state: Any) -> jax.Array:
+    """int32 scalar: the updates that `optimizer`'s state has seen. The schedule counts by them, not by steps."""
+    _, (adam, *_) = state
+    return adam.count

@@ -1,4 +1,4 @@
-"""The picture of a run: its metrics over the steps, train and validation, with the baseline to beat."""
+"""The picture of a run over its steps: metrics, train and validation, with the baseline to beat; below, how it went."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from train_job.runs import PLOT, write_atomically
 _TITLES = {"loss": "loss (nats)", "bits_per_byte": "bits per byte", "accuracy": "accuracy"}
 _TRAIN, _VAL, _BASE, _INK = "#9aa5b1", "#1f6feb", "#c2410c", "#24292f"
 _PANEL_INCHES = (7.2, 4.4)
+_BESIDE_HEIGHT = 0.55  # of the panels above
 _DPI = 144
 
 
@@ -24,13 +25,21 @@ def draw_plot(
     run_dir: Path, title: str, rows: Sequence[Mapping[str, Any]], baselines: Mapping[str, Baseline]
 ) -> Path:
     """Writes `loss.png` from the rows of `metrics.jsonl`. Raises StorageFailed."""
-    families = _families(rows)
+    families, beside = _families(rows), _beside(rows)
     width, height = _PANEL_INCHES
-    figure = Figure(figsize=(width * len(families), height), dpi=_DPI, layout="constrained")
+    size = (width * len(families), height * (1 + _BESIDE_HEIGHT * bool(beside)))
+    figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=12, color=_INK)
-    for axes, family in zip(figure.subplots(1, len(families), squeeze=False)[0], families, strict=True):
-        _panel(axes, family, rows, baselines.get(f"val_{family}"))
+    # Both rows are as wide as the other, whatever number of panels each has.
+    above = [family for family in families for _ in beside or [""]]
+    below = [name for name in beside for _ in families]
+    mosaic: Any = [above, below] if beside else [above]
+    panels = figure.subplot_mosaic(mosaic, height_ratios=[1, _BESIDE_HEIGHT][: len(mosaic)])
+    for family in families:
+        _panel(panels[family], family, rows, baselines.get(f"val_{family}"))
+    for name in beside:
+        _curve(panels[name], name, rows)
     image = io.BytesIO()
     figure.savefig(image, format="png")
     write_atomically(run_dir / PLOT, image.getvalue())
@@ -44,6 +53,20 @@ def _families(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted(names, reverse=True) or ["loss"]
 
 
+def _beside(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Throughput and the gradient's norm, as far as they were measured."""
+    names = {name for row in rows for name in row if name.endswith("_per_s")}
+    return [*sorted(names), *(["grad_norm"] if any("grad_norm" in row for row in rows) else [])]
+
+
+def _curve(axes: Axes, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    steps, values = zip(*((row["step"], row[name]) for row in rows if name in row), strict=True)
+    axes.plot(steps, values, color=_INK, linewidth=1.4, marker="o", markersize=2)
+    axes.set_ylabel(f"{name.removesuffix('_per_s')}/s" if name.endswith("_per_s") else "gradient norm")
+    axes.set_ylim(0, 1.1 * max(values) or 1)
+    _finish(axes)
+
+
 def _panel(axes: Axes, family: str, rows: Sequence[Mapping[str, Any]], baseline: Baseline | None) -> None:
     for part, label, color, width in (("train", "training", _TRAIN, 1.6), ("val", "validation", _VAL, 2.2)):
         points = [(row["step"], row[f"{part}_{family}"]) for row in rows if f"{part}_{family}" in row]
@@ -55,12 +78,17 @@ def _panel(axes: Axes, family: str, rows: Sequence[Mapping[str, Any]], baseline:
     if baseline is not None:
         name = f"{baseline.name} ({baseline.value:.3f})"
         axes.axhline(baseline.value, label=name, color=_BASE, linewidth=1.4, linestyle=(0, (5, 3)))
-    axes.set_xlabel("step")
     axes.set_ylabel(_TITLES.get(family, family))
-    axes.grid(alpha=0.25)
-    axes.margins(x=0.03, y=0.12)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.margins(y=0.12)
+    _finish(axes)
     axes.legend(frameon=False)
+
+
+def _finish(axes: Axes) -> None:
+    axes.set_xlabel("step")
+    axes.margins(x=0.03)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _annotate(axes: Axes, step: float, value: float) -> None:

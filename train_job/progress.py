@@ -94,6 +94,10 @@ def interval_line(row: Mapping[str, Any], steps: int, unit: str) -> str:
     for name, value in row.items():
         if name.startswith(("train_", "val_")):
             shown.append(f"{name} {value:.4f}")
+    if "grad_norm" in row:
+        shown.append(f"grad_norm {row['grad_norm']:.3g}")
     shown.append(f"lr {row['lr']:.2e}")
     shown.append(f"{row[f'{unit}_per_s']:,.0f} {unit}/s")
+    if "mfu" in row:
+        shown.append(f"mfu {row['mfu']:.1%}")
     return "  ".join(shown)

@@ -20,15 +20,27 @@ from train_job.processes import ALONE, Processes
 if TYPE_CHECKING:
     from train_job.presets import Preset
 
+type Value = str | int | float | bool
+
 DEFAULT_ROOT = Path("work")
 DEFAULT_DATA = "stdlib"
 AXES = ("data", "fsdp", "tensor")  # of the mesh; what each is for: train_job.partition
+_OWN_FLAGS = {"steps": "--steps", "skip_nonfinite": "--skip-nonfinite"}
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _DEVICES = re.compile(r"[1-9][0-9]{0,5}")
 
 
 def _setting(default: Any, accepts: str, test: Callable[[Any], bool]) -> Any:
     return field(default=default, metadata={"accepts": accepts, "test": test})
+
+
+def _one_name_of(default: str, *others: str) -> Any:
+    names = (default, *others)
+    return _setting(default, " or ".join(names), lambda value: value in names)
+
+
+def _switch(default: bool) -> Any:
+    return _setting(default, "true or false", lambda value: isinstance(value, bool))
 
 
 def _positive(default: int) -> Any:
@@ -57,17 +69,29 @@ class Hyperparameters:
     beta2: float = _fraction(0.999)
     clip_norm: float = _setting(1.0, "a number of at least 0; 0 clips nothing", lambda value: value >= 0)
     seed: int = _setting(0, "a whole number from 0 to 2**31 - 1", lambda value: 0 <= value < 2**31)
+    compute_dtype: str = _one_name_of(
+        "float32", "bfloat16"
+    )  # of activations; weights are float32 in any case
+    # A step's rows are computed in so many parts, one after the other. To a model with dropout or batch statistics
+    # that is another function; else the sums are added up in another order.
+    accumulate: int = _positive(1)
 
 
 @dataclass(frozen=True)
 class Upkeep:
-    """How often a run evaluates and saves, and which checkpoints stay. Never changes the weights."""
+    """How often a run evaluates and saves, what it keeps, and what it puts up with: may change between two starts."""
 
     eval_every: int = _positive(100)
     checkpoint_every: int = _positive(100)
     keep_latest: int = _positive(3)
     keep_best: int = _whole(1)  # by validation loss
     keep_every: int = _whole(0)  # checkpoints at multiples of this many steps stay for good; 0: none do
+    # Blocks are recomputed in the backward pass. The same function, so a run may go on with it on a smaller device; as
+    # with another mesh, its last bits may differ.
+    remat: bool = _switch(False)
+    skip_nonfinite: int = _whole(
+        0
+    )  # steps in a row that may be passed over; what these computed is in no weight
 
 
 @dataclass(frozen=True)
@@ -107,12 +131,13 @@ class TrainSettings:
         processes: Processes = ALONE,
         metrics_port: str | int | None = None,
         metrics_host: str = "127.0.0.1",
+        skip_nonfinite: str | int | None = None,
     ) -> TrainSettings:
         """Checks what a person typed and completes it with the preset's defaults.
 
         Raises:
-            UsageError: neither or both of preset and model, an unknown preset or key, a value out of range
-            or empty.
+            UsageError: neither or both of preset and model, an unknown preset or key, a value out of range,
+            empty, or that does not fit another.
         """
         name = _one_of(preset, model)
         given = parse_overrides(overrides or {})  # before the import: a typo should not cost seconds
@@ -120,16 +145,19 @@ class TrainSettings:
         _check_data(data)
         axes = _parse_mesh(mesh)
         port = _parse_port(metrics_port)
-        if steps is not None:
-            given |= {"steps": check_value("steps", steps)}
+        for key, value in {"steps": steps, "skip_nonfinite": skip_nonfinite}.items():
+            if value is not None:
+                given |= {key: check_value(key, value)}
         chosen = _load_preset(name)
+        hyper = dataclasses.replace(chosen.hyper, **_of(Hyperparameters, given))
+        _check_parts(hyper)
         return cls(
             preset=chosen,
             preset_name=name,
             root=Path(root),
             run=run or chosen.name,
             data=data,
-            hyper=dataclasses.replace(chosen.hyper, **_of(Hyperparameters, given)),
+            hyper=hyper,
             upkeep=dataclasses.replace(chosen.upkeep, **_of(Upkeep, given)),
             resume=resume,
             mesh=axes,
@@ -144,7 +172,12 @@ def accepted_keys() -> dict[str, dataclasses.Field[Any]]:
     return {entry.name: entry for group in (Hyperparameters, Upkeep) for entry in dataclasses.fields(group)}
 
 
-def parse_overrides(overrides: Mapping[str, str]) -> dict[str, int | float]:
+def flag_of(key: str) -> str:
+    """How a person sets what `accepted_keys` names: "--steps", "--set batch_size"."""
+    return _OWN_FLAGS.get(key, f"--set {key}")
+
+
+def parse_overrides(overrides: Mapping[str, str]) -> dict[str, Value]:
     """Turns `--set` texts into checked values.
 
     Raises:
@@ -153,24 +186,39 @@ def parse_overrides(overrides: Mapping[str, str]) -> dict[str, int | float]:
     return {key: check_value(key, text) for key, text in overrides.items()}
 
 
-def check_value(key: str, value: str | int | float) -> int | float:
+def check_value(key: str, value: Value) -> Value:
     """Reads one setting; `key` is a name of `accepted_keys`. Raises UsageError as `parse_overrides` does."""
     known = accepted_keys()
     if key not in known:
         raise UsageError(f"--set {key}: no such setting; accepted are {', '.join(sorted(known))}")
     entry = known[key]
-    flag = "--steps" if key == "steps" else f"--set {key}"
-    needed = entry.metadata["accepts"]
+    refused = UsageError(f"{flag_of(key)}: found {value!r}, needs {entry.metadata['accepts']}")
     try:
-        number = int(value) if entry.type == "int" else float(value)
-    except ValueError:
-        raise UsageError(f"{flag}: found {value!r}, needs {needed}") from None
-    if not math.isfinite(number) or not entry.metadata["test"](number):
-        raise UsageError(f"{flag}: found {value!r}, needs {needed}")
-    return number
+        read = _READERS[str(entry.type)](value)
+    except (KeyError, ValueError):
+        raise refused from None
+    if (isinstance(read, float) and not math.isfinite(read)) or not entry.metadata["test"](read):
+        raise refused
+    return read
 
 
-def _of(group: type, given: Mapping[str, int | float]) -> dict[str, Any]:
+_READERS: dict[str, Callable[[Any], Value]] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool": lambda value: {"true": True, "false": False}[str(value).lower()],
+}
+
+
+def _check_parts(hyper: Hyperparameters) -> None:
+    if hyper.batch_size % hyper.accumulate:
+        raise UsageError(
+            f"--set accumulate: found {hyper.accumulate}, needs a divisor of batch_size, the {hyper.batch_size} rows "
+            "of a step"
+        )
+
+
+def _of(group: type, given: Mapping[str, Value]) -> dict[str, Any]:
     names = {entry.name for entry in dataclasses.fields(group)}
     return {key: value for key, value in given.items() if key in names}
 

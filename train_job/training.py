@@ -16,7 +16,8 @@ from typing import Any
 from jaxport.devices import NoDevice, find_devices
 from train_job.banner import banner
 from train_job.checkpoints import Checkpoints
-from train_job.errors import EnvironmentUnfit, StorageFailed
+from train_job.compute import Compute
+from train_job.errors import EnvironmentUnfit, StorageFailed, UsageError
 from train_job.exporter import Exporter, listening
 from train_job.fingerprint import fingerprint, require_same
 from train_job.kept import KeptData, keep, kept_data, load_data, shared
@@ -31,9 +32,10 @@ from train_job.preemption import EXIT_PREEMPTED, Preemption
 from train_job.presets import DataInfo, Dataset
 from train_job.progress import Quiet, reporter
 from train_job.runs import RECORD, RunRecord, read_run, sync_directory, write_run, writing
-from train_job.settings import TrainSettings
+from train_job.settings import TrainSettings, flag_of
 from train_job.state import TrainState, abstract_state, fresh_state
 from train_job.steps import compile_programs
+from train_job.usage import Usage
 from train_job.weights import skeleton
 
 EXIT_DONE = 0
@@ -61,6 +63,8 @@ def train_run(settings: TrainSettings, preemption: Preemption) -> int:
             _require_device()
             layout = _laid_out(settings)
             layout.require_same(_start(settings, data.info, layout))
+            require_even_parts(settings, layout)
+            Compute.of(settings.hyper, settings.upkeep).require_applicable(settings.preset.model)
             data = shared(settings, data, layout)
         if settings.processes.first:
             if not settings.resume:
@@ -79,7 +83,7 @@ def _train_under_lock(settings: TrainSettings, data: Dataset, layout: Layout, pr
         Checkpoints(settings.run_dir, settings.upkeep, settings.processes) as checkpoints,
         peers(),
     ):
-        done = _train_to_the_end(settings, data, layout, checkpoints, preemption, exporter)
+        done = _train_to_the_end(settings, data, layout, checkpoints, preemption, exporter, record)
     if done < settings.hyper.steps:
         print(f"preempted: saved step {done} of {settings.hyper.steps}; start again to go on")
         return EXIT_PREEMPTED
@@ -96,6 +100,7 @@ def _train_to_the_end(
     checkpoints: Checkpoints,
     preemption: Preemption,
     exporter: Exporter | None,
+    record: RunRecord | None,
 ) -> int:
     hyper, first = settings.hyper, settings.processes.first
     with preemption.nothing_to_save():
@@ -108,10 +113,15 @@ def _train_to_the_end(
             return start
         evaluation = {part: layout.evaluation(data.evaluation(name)) for part, name in _PARTS.items()}
         batch = layout.batch(data, hyper.seed, start)
-        programs = compile_programs(settings.preset, hyper, layout, state, batch, evaluation["val"])
+        programs = compile_programs(
+            settings.preset, hyper, settings.upkeep, layout, state, batch, evaluation["val"]
+        )
     with _records(settings, start) as log, reporter(start, hyper.steps) if first else Quiet() as shown:
+        usage = None
+        if record is not None and log is not None:
+            usage = Usage.of_run(settings, layout, batch, record.created_at, log.earlier)
         loop = Loop(
-            settings, data, layout, evaluation, programs, checkpoints, log, shown, preemption, exporter
+            settings, data, layout, evaluation, programs, checkpoints, log, shown, preemption, usage, exporter
         )
         _, done = loop.run(state, start)
     return done
@@ -186,8 +196,19 @@ def _start(settings: TrainSettings, data: DataInfo, layout: Layout) -> dict[str,
         "--mesh": said(layout.axes),
         "--data": data.source or data.sha256,  # what the former gives may differ: see `shared`
         **{name: value for name, value in model.items() if name.startswith("model.")},
-        **{"--steps" if key == "steps" else f"--set {key}": value for key, value in flags.items()},
+        **{flag_of(key): value for key, value in flags.items()},
     }
+
+
+def require_even_parts(settings: TrainSettings, layout: Layout) -> None:
+    """Raises UsageError unless each part of a step gives every device the same number of rows."""
+    rows, parts = layout.batch_rows, settings.hyper.accumulate
+    shares = rows // layout.rows.shard_shape((rows,))[0]
+    if rows % (shares * parts):
+        raise UsageError(
+            f"--set accumulate: found {parts}, needs parts of {rows} rows (batch_size) that {shares} devices share "
+            f"evenly: a divisor of {rows // shares}"
+        )
 
 
 def _move_aside(run_dir: Path) -> None:

@@ -25,7 +25,7 @@ from train_job.mesh import Layout, lay_out
 from train_job.optimizer import optimizer
 from train_job.partition import PartitionRules
 from train_job.processes import ALONE
-from train_job.settings import AXES, TrainSettings
+from train_job.settings import AXES, TrainSettings, Upkeep
 from train_job.state import abstract_state, fresh_state, shardings
 from train_job.steps import compile_programs, jit_step
 
@@ -67,10 +67,10 @@ class Steps:
         losses, looks, weights = [], {}, {}
         with recorded() as seen:
             batch = self.one.batch(self.data, self.hyper.seed, 0)
-            programs = compile_programs(self.preset, self.hyper, self.one, state, batch, evaluation)
+            programs = compile_programs(self.preset, self.hyper, Upkeep(), self.one, state, batch, evaluation)
             for done in range(1, self.hyper.steps + 1):
-                state, loss = programs.step(state, self.one.batch(self.data, self.hyper.seed, done - 1))
-                losses.append(float(loss))
+                state, outcome = programs.step(state, self.one.batch(self.data, self.hyper.seed, done - 1))
+                losses.append(float(outcome.loss))
                 if done in LOOKS:
                     looks[done] = float(programs.evaluate(state.weights, evaluation)["loss"])
                 if done in (*MOVES.values(), self.hyper.steps):
@@ -85,8 +85,8 @@ class Steps:
         step = jit_step(self.preset, self.hyper, layout, state).lower(state, batch).compile()
         losses = []
         for number in range(self.hyper.steps):
-            state, loss = step(state, layout.batch(self.data, self.hyper.seed, number))
-            losses.append(float(loss))
+            state, outcome = step(state, layout.batch(self.data, self.hyper.seed, number))
+            losses.append(float(outcome.loss))
         facts = {"axes": layout.axes, "losses": losses, **held(state.as_items())}
         return facts, {f"{mesh}/{name}": np.asarray(w) for name, w in state.weights.items()}
 

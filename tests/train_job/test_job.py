@@ -147,7 +147,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_is_not_saved(
 ) -> None:
     settings = toy_settings(tmp_path, overrides={"learning_rate": "1e30", "clip_norm": "0"})
     with pytest.raises(
-        CheckFailed, match=r"_loss is (nan|inf) at step 4.*smaller --set learning_rate"
+        CheckFailed, match=r"loss is (nan|inf) at step 3 .*smaller --set learning_rate"
     ) as caught:
         train(settings)
     assert caught.value.exit_code == 3
@@ -177,7 +177,15 @@ def test_one_row_per_interval_with_what_was_measured(finished: Path) -> None:
     rows = read_metrics(finished)
     assert [row["step"] for row in rows] == [4, 8, 12]
     wanted = {"time", "train_loss", "val_loss", "val_bits_per_byte", "tokens_per_s", "lr"}
+    wanted |= {"batch_loss", "grad_norm", "step_seconds", "skipped_steps", "goodput"}
     assert all(wanted <= row.keys() for row in rows)
+    assert {"checkpoint_seconds", "checkpoint_wait_seconds"} <= rows[-1].keys()
+    assert all(row["tokens_per_s"] * row["step_seconds"] == pytest.approx(64) for row in rows)
+    assert all(0 < row["goodput"] <= 1 and row["skipped_steps"] == 0 < row["grad_norm"] for row in rows)
+    assert rows[-1]["lr"] < rows[0]["lr"]
+    assert rows[0]["batch_loss"] == pytest.approx(rows[0]["train_loss"], rel=0.3), (
+        "another mean of the same thing"
+    )
     assert rows[-1]["val_loss"] < rows[0]["val_loss"]
 
 
@@ -195,6 +203,7 @@ def test_the_plot_is_a_picture(finished: Path) -> None:
         image.load()
         assert image.format == "PNG"
         assert image.width > 800
+        assert image.height > image.width * 0.9, "throughput and gradient norm below"
 
 
 def test_choices_are_said_with_their_reason_before_the_first_step(finished: Path) -> None:

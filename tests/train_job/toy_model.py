@@ -3,6 +3,7 @@
 STOP_AT in the environment makes the data send this process SIGTERM when that step's batch is asked for: a
 preemption at a known moment. INTERRUPT_AT sends SIGINT and KILL_AT SIGKILL. PYTHON_OF_IMAGE makes the default data a small standard library
 of that version: that of 1.0 is argparse.py, every other begins with a thousand bytes more.
+NAN_AT, as in 6,7, makes the pixels of those steps' batches NaN.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from train_job.data.digits import DigitsData
 from train_job.data.draws import EVERY
 from train_job.data.sources import Corpus
 from train_job.data.text import TextData
@@ -31,18 +33,22 @@ from train_job.tasks.next_token import NextToken
 STEPS = 12
 
 
+def send_signals(step: int) -> None:
+    for variable, number in (
+        ("STOP_AT", signal.SIGTERM),
+        ("INTERRUPT_AT", signal.SIGINT),
+        ("KILL_AT", signal.SIGKILL),
+    ):
+        if os.environ.get(variable) == str(step):
+            os.kill(os.getpid(), number)
+
+
 @dataclass(frozen=True, eq=False)
 class StoppingText(TextData):
     """Text whose batch at step STOP_AT comes with a SIGTERM."""
 
     def batch(self, seed: int, step: int, rows: int, own: slice = EVERY) -> dict[str, np.ndarray]:
-        for variable, number in (
-            ("STOP_AT", signal.SIGTERM),
-            ("INTERRUPT_AT", signal.SIGINT),
-            ("KILL_AT", signal.SIGKILL),
-        ):
-            if os.environ.get(variable) == str(step):
-                os.kill(os.getpid(), number)
+        send_signals(step)
         return super().batch(seed, step, rows, own)
 
 
@@ -106,6 +112,26 @@ def mlp() -> Preset:
 
 
 @dataclass(frozen=True)
+class OpaqueConfig:
+    """A module without a layer of Flax: no dtype of it can be set."""
+
+    def build(self, rngs: nnx.Rngs) -> nnx.Module:
+        return Opaque(rngs)
+
+
+class Opaque(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.kernel = nnx.Param(jax.random.normal(rngs.params(), (64, 10)))
+
+    def __call__(self, pixels: jax.Array) -> jax.Array:
+        return pixels @ self.kernel[...]
+
+
+def opaque() -> Preset:
+    return _digits_with(OpaqueConfig())
+
+
+@dataclass(frozen=True)
 class DropoutConfig:
     """Keeps random state in the module, which a run refuses."""
 
@@ -125,6 +151,29 @@ def _digits_with(model: object) -> Preset:
         hyper=Hyperparameters(steps=STEPS, batch_size=16, learning_rate=1e-2, warmup_steps=2),
         upkeep=Upkeep(eval_every=6, checkpoint_every=6),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class SpoiltDigits(DigitsData):
+    """Digits whose batches at the steps NAN_AT are no numbers; with the signals of StoppingText."""
+
+    def batch(self, seed: int, step: int, rows: int, own: slice = EVERY) -> dict[str, np.ndarray]:
+        send_signals(step)
+        batch = super().batch(seed, step, rows, own)
+        spoilt = str(step) in os.environ.get("NAN_AT", "").split(",")
+        return {**batch, "pixels": batch["pixels"] * np.float32(np.nan if spoilt else 1)}
+
+
+class SpoiltClassification(DigitClassification):
+    """Classification of SpoiltDigits."""
+
+    def load(self, data: str | None, kept: Corpus | None = None) -> DigitsData:
+        loaded = super().load(data, kept)
+        return SpoiltDigits(loaded.info, loaded.train, loaded.validation)
+
+
+def spoilt() -> Preset:
+    return dataclasses.replace(mlp(), task=SpoiltClassification())
 
 
 def not_a_preset() -> str:

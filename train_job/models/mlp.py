@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 
@@ -30,7 +31,9 @@ class MlpClassifier(nnx.Module):
         self.hidden = nnx.List(
             [nnx.Linear(fan_in, fan_out, rngs=rngs) for fan_in, fan_out in pairwise(widths)]
         )
-        self.head = nnx.Linear(widths[-1], config.classes, rngs=rngs)
+        self.head = nnx.Linear(
+            widths[-1], config.classes, preferred_element_type=jnp.float32, rngs=rngs
+        )  # of whatever it is given
 
     def __call__(self, features: jax.Array) -> jax.Array:
         x = features

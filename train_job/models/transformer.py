@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -92,17 +92,27 @@ class Block(nnx.Module):
 
 
 class Transformer(nnx.Module):
-    """Next-token logits: int32 tokens [b, t] -> float32 logits [b, t, vocab], t up to `context`."""
+    """Next-token logits: int32 tokens [b, t] -> float32 logits [b, t, vocab], t up to `context`.
+
+    dtype: of what the blocks add to, None for the weights'. The embeddings keep theirs: the gradient of a frequent
+    token is a sum of thousands, which bfloat16 could not add up. remat: see train_job.compute.
+    """
 
     def __init__(self, config: TransformerConfig, rngs: nnx.Rngs) -> None:
         self.token_embed = nnx.Embed(config.vocab, config.d_model, embedding_init=_EMBED_INIT, rngs=rngs)
         self.position_embed = nnx.Embed(config.context, config.d_model, embedding_init=_EMBED_INIT, rngs=rngs)
         self.blocks = nnx.List([Block(config, rngs) for _ in range(config.layers)])
         self.final_norm = nnx.LayerNorm(config.d_model, rngs=rngs)
-        self.head = nnx.Linear(config.d_model, config.vocab, use_bias=False, rngs=rngs)
+        self.head = nnx.Linear(
+            config.d_model, config.vocab, use_bias=False, preferred_element_type=jnp.float32, rngs=rngs
+        )
+        self.dtype: Any = None
+        self.remat = False
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         x = self.token_embed(tokens) + self.position_embed(jnp.arange(tokens.shape[1]))
+        x = x if self.dtype is None else x.astype(self.dtype)
+        run = nnx.remat(Block.__call__) if self.remat else Block.__call__
         for block in self.blocks:
-            x = block(x)
+            x = run(block, x)
         return self.head(self.final_norm(x))

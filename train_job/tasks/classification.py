@@ -37,7 +37,7 @@ class DigitClassification:
     def loss(self, module: Any, batch: Mapping[str, jax.Array], rng: jax.Array) -> tuple[jax.Array, dict]:
         """Cross-entropy and accuracy of "pixels" [b, 64] against "label" [b]."""
         del rng
-        logits = module(batch["pixels"])
+        logits = module(batch["pixels"]).astype(jnp.float32)  # the softmax is never in bfloat16
         nats = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
         return nats.mean(), {"accuracy": jnp.mean(jnp.argmax(logits, axis=-1) == batch["label"])}
 

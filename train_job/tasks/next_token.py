@@ -35,7 +35,7 @@ class NextToken:
         """Cross-entropy of "tokens" [b, context + 1], whose last `context` are the targets."""
         del rng  # no dropout in the presets
         tokens = batch["tokens"].astype(jnp.int32)
-        logits = module(tokens[:, :-1])
+        logits = module(tokens[:, :-1]).astype(jnp.float32)  # the softmax is never in bfloat16
         nats = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:])
         return nats.mean(), {}
 

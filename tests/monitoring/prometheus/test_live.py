@@ -114,6 +114,7 @@ def world(
     run, port = Exporter("tiny", folder, starts=1, planned=100), free_port()
     (folder / "checkpoints" / "5").mkdir(parents=True)
     run.measured({"train_loss": 2.5, "accuracy": 0.5, "lr": 1e-3, "tokens_per_s": 1e4})
+    run.measured({"grad_norm": 1.5, "mfu": 0.4, "step_seconds": 0.1, "peak_memory_bytes": 1e9})
     with ServerProcess(folder / "models", *flags) as server, listening(run, "127.0.0.1", port):
         targets = {"serve-1": server.ready().http, "train-0": f"127.0.0.1:{port}"}
         with Prometheus(folder, targets) as prometheus:
