@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from train_job.metrics import MetricsLog
 from train_job.optimizer import schedule, updates_done
 from train_job.outcomes import Outcomes
 from train_job.preemption import Preemption
+from train_job.prefetch import Prefetch
 from train_job.presets import Dataset
 from train_job.progress import Reporter, interval_line
 from train_job.runs import saved_steps
@@ -59,28 +61,28 @@ class Loop:
             StorageFailed: a save or a metrics row could not be written. CheckFailed: a loss or a gradient is no number.
         """
         hyper, upkeep = self.settings.hyper, self.settings.upkeep
-        saved, pace = done, _Pace(done)
-        votes = self.layout.votes(self.preemption)
+        saved, votes = done, self.layout.votes(self.preemption)
         outcomes = Outcomes(self.settings, votes, self.reporter.interval, self._last_saved)
-        while done < hyper.steps and not votes.stop:
-            batch = self.layout.batch(self.data, hyper.seed, done)
-            state, outcome = self.programs.step(state, batch, *votes.cast())
-            done += 1
-            outcomes.add(done, outcome)
-            outcomes.settle(left=_LOOKAHEAD)
-            self.checkpoints.raise_if_failed()
-            self.reporter.advance(done)
-            if self.exporter is not None:
-                self.exporter.step(done)
-            last = done == hyper.steps
-            save = last or done % upkeep.checkpoint_every == 0
-            if save or done % upkeep.eval_every == 0:
-                outcomes.settle()
-                metrics = self._look(state, done, pace.step_seconds(done), outcomes.means())
-                if save:
-                    self.checkpoints.save(done, state.as_items(), metrics)
-                    saved = done
-                pace = _Pace(done)
+        with Prefetch(partial(self.layout.batch, self.data, hyper.seed), done, hyper.steps) as batches:
+            pace = _Pace(done, batches)
+            while done < hyper.steps and not votes.stop:
+                state, outcome = self.programs.step(state, batches.take(done), *votes.cast())
+                done += 1
+                outcomes.add(done, outcome)
+                outcomes.settle(left=_LOOKAHEAD)
+                self.checkpoints.raise_if_failed()
+                self.reporter.advance(done)
+                if self.exporter is not None:
+                    self.exporter.step(done)
+                last = done == hyper.steps
+                save = last or done % upkeep.checkpoint_every == 0
+                if save or done % upkeep.eval_every == 0:
+                    outcomes.settle()
+                    metrics = self._look(state, done, pace.figures(done), outcomes.means())
+                    if save:
+                        self.checkpoints.save(done, state.as_items(), metrics)
+                        saved = done
+                    pace = _Pace(done, batches)
         outcomes.settle()
         if saved != done:  # stopped by a signal: no time for an evaluation
             self.checkpoints.save(done, state.as_items(), {})
@@ -88,7 +90,7 @@ class Loop:
         return state, done
 
     def _look(
-        self, state: TrainState, done: int, step_seconds: float, means: Mapping[str, float]
+        self, state: TrainState, done: int, pace: Mapping[str, float], means: Mapping[str, float]
     ) -> dict[str, float]:
         """Evaluates both parts, records the row and returns the metrics."""
         task, hyper = self.settings.preset.task, self.settings.hyper
@@ -102,14 +104,14 @@ class Loop:
         }
         metrics = task.report(found)
         _require_finite(metrics, done)
-        updates = int(updates_done(state.optimizer))
+        updates, step_seconds = int(updates_done(state.optimizer)), pace["step_seconds"]
         row = {
             "step": done,
             "time": time.time(),
             **metrics,
             **means,
             f"{task.unit}_per_s": task.positions(hyper.batch_size) / step_seconds,
-            "step_seconds": step_seconds,
+            **pace,
             "lr": float(np.asarray(schedule(hyper)(max(updates - 1, 0)))),
             "skipped_steps": done - updates,
             **self.checkpoints.seconds,
@@ -131,11 +133,17 @@ class Loop:
 class _Pace:
     """Seconds per step since an interval began; evaluation and saving are outside."""
 
-    def __init__(self, done: int) -> None:
-        self._done, self._since = done, time.perf_counter()
+    def __init__(self, done: int, batches: Prefetch) -> None:
+        self._done, self._batches = done, batches
+        self._since, self._waited = time.perf_counter(), batches.waited
 
-    def step_seconds(self, done: int) -> float:
-        return max(time.perf_counter() - self._since, 1e-9) / (done - self._done)
+    def figures(self, done: int) -> dict[str, float]:
+        """Of an interval that ends here. input_wait_seconds: those of a step that the loop had no batch for it."""
+        steps = done - self._done
+        return {
+            "step_seconds": max(time.perf_counter() - self._since, 1e-9) / steps,
+            "input_wait_seconds": (self._batches.waited - self._waited) / steps,
+        }
 
 
 def _require_finite(metrics: Mapping[str, float], done: int) -> None:

@@ -72,10 +72,10 @@ class Layout:
         bounds = [piece[0].indices(self.batch_rows) for piece in pieces if piece is not None]
         return slice(min(first for first, _, _ in bounds), max(last for _, last, _ in bounds))
 
-    def batch(self, data: Dataset, seed: int, step: int) -> Mapping[str, Any]:
-        """The batch of a step, of which a process with peers makes its own rows alone."""
+    def batch(self, data: Dataset, seed: int, step: int) -> Mapping[str, jax.Array]:
+        """The batch of a step on the devices, of which a process with peers makes its own rows alone. No collective."""
         if self.processes.alone:
-            return data.batch(seed, step, self.batch_rows)
+            return jax.device_put(data.batch(seed, step, self.batch_rows), self.rows)
         own = data.batch(seed, step, self.batch_rows, self.own_rows)
         return {name: self._of_own_rows(values) for name, values in own.items()}
 

@@ -24,6 +24,7 @@ from train_job.job import train
 from train_job.mesh import Layout, lay_out
 from train_job.optimizer import optimizer
 from train_job.partition import PartitionRules
+from train_job.prefetch import Prefetch
 from train_job.processes import ALONE
 from train_job.settings import AXES, TrainSettings, Upkeep
 from train_job.state import abstract_state, fresh_state, shardings
@@ -65,17 +66,19 @@ class Steps:
         state = jax.device_put(self.start, shardings(self.abstract(self.one)))
         evaluation = self.one.evaluation(self.data.evaluation("validation"))
         losses, looks, weights = [], {}, {}
-        with recorded() as seen:
-            batch = self.one.batch(self.data, self.hyper.seed, 0)
-            programs = compile_programs(self.preset, self.hyper, Upkeep(), self.one, state, batch, evaluation)
-            for done in range(1, self.hyper.steps + 1):
-                state, outcome = programs.step(state, self.one.batch(self.data, self.hyper.seed, done - 1))
-                losses.append(float(outcome.loss))
-                if done in LOOKS:
-                    looks[done] = float(programs.evaluate(state.weights, evaluation)["loss"])
-                if done in (*MOVES.values(), self.hyper.steps):
-                    weights |= {f"one/{done}/{name}": np.asarray(w) for name, w in state.weights.items()}
-        return {"losses": losses, "looks": looks, "batches": seen["batches"]}, weights
+        batches: dict[int, str] = {}
+        batch = self.one.batch(self.data, self.hyper.seed, 0)
+        programs = compile_programs(self.preset, self.hyper, Upkeep(), self.one, state, batch, evaluation)
+        for done in range(1, self.hyper.steps + 1):
+            batch = self.one.batch(self.data, self.hyper.seed, done - 1)
+            batches[done - 1] = digest(batch)
+            state, outcome = programs.step(state, batch)
+            losses.append(float(outcome.loss))
+            if done in LOOKS:
+                looks[done] = float(programs.evaluate(state.weights, evaluation)["loss"])
+            if done in (*MOVES.values(), self.hyper.steps):
+                weights |= {f"one/{done}/{name}": np.asarray(w) for name, w in state.weights.items()}
+        return {"losses": losses, "looks": looks, "batches": batches}, weights
 
     def on(self, mesh: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         axes = settings(self.settings.root, mesh=mesh).mesh
@@ -93,25 +96,29 @@ class Steps:
 
 @contextlib.contextmanager
 def recorded() -> Iterator[dict[str, Any]]:
-    """While within: by step the digest of the batch that the devices get, and what they hold at the last save."""
+    """While within: by step the digest of the batch that was trained on, and what the devices hold at the last save."""
     seen: dict[str, Any] = {"batches": {}}
-    make, save = Layout.batch, Checkpoints.save
+    take, save = Prefetch.take, Checkpoints.save
 
-    def batch(self: Layout, data: Any, seed: int, step: int) -> Mapping[str, Any]:
-        made = make(self, data, seed, step)
-        content = b"".join(np.asarray(made[name]).tobytes() for name in sorted(made))
-        seen["batches"][step] = hashlib.sha256(content).hexdigest()
-        return made
+    def taking(self: Prefetch, step: int) -> Mapping[str, Any]:
+        batch = take(self, step)
+        seen["batches"][step] = digest(batch)
+        return batch
 
     def saving(self: Checkpoints, step: int, items: Any, metrics: Mapping[str, float]) -> None:
         seen.update(held(items))
         save(self, step, items, metrics)
 
-    Layout.batch, Checkpoints.save = batch, saving
+    Prefetch.take, Checkpoints.save = taking, saving
     try:
         yield seen
     finally:
-        Layout.batch, Checkpoints.save = make, save
+        Prefetch.take, Checkpoints.save = take, save
+
+
+def digest(batch: Mapping[str, Any]) -> str:
+    content = b"".join(np.asarray(batch[name]).tobytes() for name in sorted(batch))
+    return hashlib.sha256(content).hexdigest()
 
 
 def held(items: Mapping[str, Mapping[str, jax.Array]]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Presets small enough to train in a second, reached by `--model toy_model:NAME` as a user's would be.
 
-STOP_AT in the environment makes the data send this process SIGTERM when that step's batch is asked for: a
-preemption at a known moment. INTERRUPT_AT sends SIGINT and KILL_AT SIGKILL. PYTHON_OF_IMAGE makes the default data a small standard library
+STOP_AT in the environment sends this process SIGTERM when the loop takes that step's batch: a preemption at a known
+moment. INTERRUPT_AT sends SIGINT and KILL_AT SIGKILL. PYTHON_OF_IMAGE makes the default data a small standard library
 of that version: that of 1.0 is argparse.py, every other begins with a thousand bytes more.
 NAN_AT, as in 6,7, makes the pixels of those steps' batches NaN.
 """
@@ -12,8 +12,10 @@ import argparse
 import dataclasses
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,6 +27,7 @@ from train_job.data.sources import Corpus
 from train_job.data.text import TextData
 from train_job.models.mlp import MlpConfig
 from train_job.models.transformer import TransformerConfig
+from train_job.prefetch import Prefetch
 from train_job.presets import Preset
 from train_job.settings import Hyperparameters, Upkeep
 from train_job.tasks.classification import DigitClassification
@@ -43,27 +46,23 @@ def send_signals(step: int) -> None:
             os.kill(os.getpid(), number)
 
 
-@dataclass(frozen=True, eq=False)
-class StoppingText(TextData):
-    """Text whose batch at step STOP_AT comes with a SIGTERM."""
-
-    def batch(self, seed: int, step: int, rows: int, own: slice = EVERY) -> dict[str, np.ndarray]:
-        send_signals(step)
-        return super().batch(seed, step, rows, own)
+def taking(self: Prefetch, step: int, take: Callable[..., Any] = Prefetch.take) -> Any:
+    send_signals(step)
+    return take(self, step)
 
 
-class StoppingNextToken(NextToken):
-    """Next-byte prediction over StoppingText."""
+Prefetch.take = taking  # in every process that trains one of these, whatever its data
+
+
+class ImagesNextToken(NextToken):
+    """Next-byte prediction over what PYTHON_OF_IMAGE brings."""
 
     def load(self, data: str | None, kept: Corpus | None = None) -> TextData:
         python = os.environ.get("PYTHON_OF_IMAGE")
         if python and kept is None:
             content = b"\n" * 1000 * (python != "1.0") + Path(argparse.__file__).read_bytes()
             kept = Corpus(f"standard library of Python {python}", content, "stdlib")
-        loaded = super().load(data, kept)
-        return StoppingText(
-            **{entry.name: getattr(loaded, entry.name) for entry in dataclasses.fields(loaded)}
-        )
+        return super().load(data, kept)
 
 
 def toy() -> Preset:
@@ -71,7 +70,7 @@ def toy() -> Preset:
     return Preset(
         name="toy",
         model=model,
-        task=StoppingNextToken(model.context),
+        task=ImagesNextToken(model.context),
         hyper=Hyperparameters(steps=STEPS, batch_size=4, learning_rate=1e-2, warmup_steps=2),
         upkeep=Upkeep(eval_every=4, checkpoint_every=4),
     )
@@ -155,10 +154,9 @@ def _digits_with(model: object) -> Preset:
 
 @dataclass(frozen=True, eq=False)
 class SpoiltDigits(DigitsData):
-    """Digits whose batches at the steps NAN_AT are no numbers; with the signals of StoppingText."""
+    """Digits whose batches at the steps NAN_AT are no numbers."""
 
     def batch(self, seed: int, step: int, rows: int, own: slice = EVERY) -> dict[str, np.ndarray]:
-        send_signals(step)
         batch = super().batch(seed, step, rows, own)
         spoilt = str(step) in os.environ.get("NAN_AT", "").split(",")
         return {**batch, "pixels": batch["pixels"] * np.float32(np.nan if spoilt else 1)}
