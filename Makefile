@@ -10,7 +10,7 @@ WORKERS ?= 2
 PYTHON ?= python3
 ACCELERATOR ?= cpu
 
-.PHONY: help setup run test check bench bench-peers images test-deploy test-export test-faults test-formats test-versions test-images test-terraform test-monitoring format proto lock clean
+.PHONY: help setup run test check bench bench-peers images test-deploy test-export test-faults test-learning test-formats test-versions test-images test-terraform test-monitoring format proto lock clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -45,6 +45,9 @@ test-export: $(MARK)  ## from checkpoint to bundle, in every way that there is
 
 test-faults: $(MARK)  ## runs that are killed, lose peers and fill disks; versions that change under load: as often as we claim
 	@$(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal tests/faults/full
+
+test-learning: $(MARK)  ## what a run learns, beside a plain loop of the same seed
+	@$(PY) -m pytest tests/learning
 
 check: $(MARK)  ## format, lint, types, generated code
 	@$(PY) -m ruff format --check --quiet . || { echo "make format puts it right"; exit 1; }

@@ -12,7 +12,6 @@ import argparse
 import dataclasses
 import json
 import os
-import platform
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from benchmarks.peers.report import between
+from benchmarks.training.machine import processor
 from benchmarks.training.reference import train
 from train_job.metrics import read_metrics
 from train_job.presets import get_preset
@@ -112,16 +112,10 @@ def document(options: argparse.Namespace, ours: Losses, theirs: Losses, sentence
     page = ROOT / "docs" / "benchmarks.md"
     picture = page.with_name(f"learning-{options.preset}.svg")
     draw(ours, theirs, f"{options.preset}, {Path(options.data).stem}", picture)
-    where = f"{date.today().isoformat()}, {os.cpu_count()} cores of {_processor()}, jax {version('jax')}"
+    where = f"{date.today().isoformat()}, {os.cpu_count()} cores of {processor()}, jax {version('jax')}"
     lines = [f"`{command(options)}`, {where}; {sentence}.", "", *table(ours, theirs)]
     lines += ["", f"![validation loss of both]({picture.name})"]
     page.write_text(between(page.read_text(), f"learning {options.preset}", "\n".join(lines)))
-
-
-def _processor() -> str:
-    text = Path("/proc/cpuinfo").read_text() if sys.platform == "linux" else ""
-    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
