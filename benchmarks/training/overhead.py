@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,15 +117,37 @@ class BareLoop:
         return time.perf_counter() - start, float(np.mean(jax.device_get(losses)))
 
 
+class Paced:
+    """Data whose batches are not made ahead during a turn of the bare loop, which would be time that no run has."""
+
+    def __init__(self, data: Dataset) -> None:
+        self._data, self._ours = data, threading.Event()
+        self._ours.set()
+
+    def batch(self, *arguments: Any) -> dict[str, np.ndarray]:
+        """As the data's own."""
+        self._ours.wait()
+        return self._data.batch(*arguments)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """While the bare loop has its turn."""
+        self._ours.clear()
+        try:
+            yield
+        finally:
+            self._ours.set()
+
+
 class Alternating(MetricsLog):
     """The records of a run that writes one row a turn: between two turns of it, a turn of the bare loop.
 
     The run's first turn, and one of the bare loop before it, warm both up and are not counted.
     """
 
-    def __init__(self, settings: TrainSettings, bare: BareLoop, turns: Turns) -> None:
+    def __init__(self, settings: TrainSettings, data: Paced, bare: BareLoop, turns: Turns) -> None:
         super().__init__(settings.run_dir, 0)
-        self._settings, self._bare, self._turns = settings, bare, turns
+        self._settings, self._data, self._bare, self._turns = settings, data, bare, turns
         self._began = self._ended = 0.0
         bare.run(turns.steps)
 
@@ -137,9 +161,10 @@ class Alternating(MetricsLog):
         if self._began:
             self._turns.ours.append(self._ended - self._began)
             self._turns.our_losses.append(row["batch_loss"])
-            self._turns.waited.append(row.get(WAIT, 0) * self._turns.steps)
+            self._turns.waited.append(row[WAIT] * self._turns.steps)
         if row["step"] < self._settings.hyper.steps:
-            seconds, loss = self._bare.run(self._turns.steps)
+            with self._data.paused():
+                seconds, loss = self._bare.run(self._turns.steps)
             self._turns.bare.append(seconds)
             self._turns.bare_losses.append(loss)
             # What is saved at this step, once this returns, is written in the background of the turn to come.
@@ -167,10 +192,11 @@ def alternate(settings: TrainSettings, turns: int) -> Turns:
     }
     batch = layout.batch(data, hyper.seed, 0)
     programs = compile_programs(preset, hyper, settings.upkeep, layout, state, batch, evaluation["val"])
+    paced: Any = Paced(data)
     with (
         Preemption() as preemption,
         Checkpoints(settings.run_dir, settings.upkeep) as checkpoints,
-        Alternating(settings, BareLoop(settings, data), found) as log,
+        Alternating(settings, paced, BareLoop(settings, data), found) as log,
     ):
 
         def evaluate(weights: Any, batches: Any) -> Any:
@@ -179,6 +205,6 @@ def alternate(settings: TrainSettings, turns: int) -> Turns:
 
         watched = Programs(programs.step, evaluate)
         Loop(
-            settings, data, layout, evaluation, watched, checkpoints, log, Quiet(), preemption, usage=None
+            settings, paced, layout, evaluation, watched, checkpoints, log, Quiet(), preemption, usage=None
         ).run(state, 0)
     return found
