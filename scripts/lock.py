@@ -13,8 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = {
     "dev": ("dev",),
-    "train-cpu": ("train",),
-    "train-cuda12": ("train", "cuda12"),
+    "train-cpu": ("train", "tokenizers"),
+    "train-cuda12": ("train", "tokenizers", "cuda12"),
     "export-cpu": ("export",),
     "export-cuda12": ("export", "cuda12"),
     "serve-cpu": ("serve", "native"),
