@@ -16,6 +16,7 @@ from jaxport.stopping import leaving_on_signals, unwinding_on_sigterm
 
 # Subcommand -> (the extra that brings what it needs, what it does).
 COMMANDS = {
+    "data": ("train", "make token shards of text, for training on more than memory holds"),
     "train": ("train", "train a model and write checkpoints"),
     "export": ("export", "turn a checkpoint into a bundle"),
     "refresh": ("export", "export a bundle's checkpoint again, with this JAX, into the next version"),

@@ -29,7 +29,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data",
         metavar="DATA",
-        help=f"a path, a glob, tinyshakespeare or stdlib (default: {DEFAULT_DATA}, this Python's own sources)",
+        help="a path, a glob, a folder that `jaxport data prepare` made, tinyshakespeare or stdlib (default: "
+        f"{DEFAULT_DATA}, this Python's own sources)",
     )
     parser.add_argument(
         "--mesh",

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+_LINE_EVERY_S = 10.0
 
 
 class Reporter(Protocol):
@@ -86,6 +98,38 @@ def reporter(done: int, steps: int, stream: TextIO | None = None) -> Reporter:
     """A Bar when `stream` (standard output) is a terminal, PlainLines otherwise."""
     where = stream or sys.stdout
     return Bar(Console(file=where), done, steps) if where.isatty() else PlainLines()
+
+
+@contextmanager
+def bytes_read(what: str, total: int, stream: TextIO | None = None) -> Iterator[Callable[[int], None]]:
+    """Within, what it gives is told of bytes as they are read: a bar on a terminal, else a line now and then."""
+    where = stream or sys.stdout
+    if not where.isatty():
+        yield _Lines(what, total, where).advance
+        return
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(file=where)) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda count: progress.update(task, advance=count)
+
+
+class _Lines:
+    """One line in so many seconds, of what takes longer than that."""
+
+    def __init__(self, what: str, total: int, stream: TextIO) -> None:
+        self._what, self._total, self._stream = what, total, stream
+        self._read, self._said = 0, time.monotonic()
+
+    def advance(self, count: int) -> None:
+        """`count` more bytes were read."""
+        self._read += count
+        if (now := time.monotonic()) - self._said >= _LINE_EVERY_S:
+            self._said = now
+            print(
+                f"{self._what}: {self._read / 1e6:,.0f} of {self._total / 1e6:,.0f} MB",
+                file=self._stream,
+                flush=True,
+            )
 
 
 def interval_line(row: Mapping[str, Any], steps: int, unit: str) -> str:

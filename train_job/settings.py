@@ -255,7 +255,8 @@ def _check_run_name(run: str | None) -> None:
 def _check_data(data: str | None) -> None:
     if data == "":  # an unset variable of a script, not a wish for the default
         raise UsageError(
-            "--data: found '', needs a path, a glob, tinyshakespeare or stdlib; leave --data out for the default"
+            "--data: found '', needs a path, a glob, a folder of token shards, tinyshakespeare or stdlib; leave --data out for "
+            "the default"
         )
 
 

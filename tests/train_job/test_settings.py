@@ -41,7 +41,7 @@ def test_tiny_starts_from_the_settings_of_the_course() -> None:
         ({"preset": "nano", "run": "../elsewhere"}, r"--run: found '\.\./elsewhere', needs a folder name"),
         (
             {"preset": "nano", "data": ""},
-            r"--data: found '', needs a path, a glob, tinyshakespeare or stdlib",
+            r"--data: found '', needs a path, a glob, a folder of token shards, tinyshakespeare or stdlib",
         ),
         (
             {"preset": "nano", "mesh": "data"},

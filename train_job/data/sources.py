@@ -103,16 +103,23 @@ def _ships_everywhere(name: str, at_top: bool) -> bool:
 
 def read_files(pattern: str) -> Corpus:
     """The bytes of a file, or of all files a glob matches, in sorted order. Raises as `read_corpus`."""
-    paths = [Path(found) for found in sorted(_matches(pattern)) if Path(found).is_file()]
-    if not paths:
-        raise UsageError(
-            f"--data: no file matches {pattern!r}; needs a path, a glob, tinyshakespeare or stdlib"
-        )
+    paths = find_files(
+        pattern, "--data", "a path, a glob, a folder of token shards, tinyshakespeare or stdlib"
+    )
     try:
         content = b"".join(path.read_bytes() for path in paths)
     except OSError as error:
         raise EnvironmentUnfit(f"--data: cannot read {error.filename}: {describe_cause(error)}") from error
     return Corpus(pattern, content)
+
+
+def find_files(pattern: str, flag: str, needed: str = "a path or a glob") -> list[Path]:
+    """A file, or all files a glob matches, in sorted order. Raises UsageError where there is none."""
+    paths = [Path(found) for found in sorted(_matches(pattern)) if Path(found).is_file()]
+    if not paths:
+        why = f"{pattern!r} is a folder" if Path(pattern).is_dir() else f"no file matches {pattern!r}"
+        raise UsageError(f"{flag}: {why}; needs {needed}")
+    return paths
 
 
 def _matches(pattern: str) -> Iterator[str]:

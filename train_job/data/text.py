@@ -14,7 +14,7 @@ from train_job.errors import UsageError
 from train_job.presets import Baseline, DataInfo
 
 VALIDATION_FRACTION = 0.1  # the last tenth: a shuffled split of text leaks its neighbours
-_EVALUATION_BYTES = 16 * 1024  # predictions per part and evaluation: good to about 0.03 bits per byte
+_EVALUATION_TOKENS = 16 * 1024  # predictions per part and evaluation: good to about 0.03 bits per byte
 _EVALUATION_ROWS = 32
 
 
@@ -35,10 +35,8 @@ class TextData:
     def evaluation(self, part: str) -> dict[str, np.ndarray]:
         """uint8 "tokens" [batches, rows, context + 1] spread evenly over "train" or "validation"."""
         source = self.train if part == "train" else self.validation
-        batches = max(1, round(_EVALUATION_BYTES / (_EVALUATION_ROWS * self.context)))
-        starts = spread(batches * _EVALUATION_ROWS, below=len(source) - self.context)
-        windows = _windows(source, starts, self.context)
-        return {"tokens": windows.reshape(batches, _EVALUATION_ROWS, self.context + 1)}
+        starts = evaluation_starts(len(source), self.context)
+        return {"tokens": _windows(source, starts.ravel(), self.context).reshape(*starts.shape, -1)}
 
     def baselines(self) -> dict[str, Baseline]:
         """The byte-bigram model's bits per byte on the very windows of the validation part that a model is scored on."""
@@ -70,6 +68,12 @@ def cut(corpus: Corpus, context: int) -> TextData:
         content=corpus.content if corpus.source else None,
     )
     return TextData(info, train, validation, context)
+
+
+def evaluation_starts(tokens: int, context: int) -> np.ndarray:
+    """int64 [batches, rows]: where the windows that a part of so many tokens is evaluated on begin, evenly over it."""
+    batches = max(1, round(_EVALUATION_TOKENS / (_EVALUATION_ROWS * context)))
+    return spread(batches * _EVALUATION_ROWS, below=tokens - context).reshape(batches, _EVALUATION_ROWS)
 
 
 def bigram_bits_per_byte(train: np.ndarray, validation: np.ndarray) -> float:

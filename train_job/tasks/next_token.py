@@ -13,8 +13,10 @@ import numpy as np
 import optax
 
 from train_job.data.draws import draw
+from train_job.data.shards import shards_at
 from train_job.data.sources import Corpus, read_corpus, read_stdlib
 from train_job.data.text import TextData, cut
+from train_job.data.windows import ShardData, open_shards
 from train_job.presets import PredictSignature
 from train_job.settings import DEFAULT_DATA
 
@@ -24,11 +26,15 @@ class NextToken:
     """Windows of `context` bytes; the loss is the mean cross-entropy in nats per byte."""
 
     context: int
+    vocabulary: int = 256
     unit: str = "tokens"
     headline: str = "val_bits_per_byte"
 
-    def load(self, data: str | None, kept: Corpus | None = None) -> TextData:
-        """Splits `kept`, or `--data` (default: the standard library's sources), in sequence."""
+    def load(self, data: str | None, kept: Corpus | None = None) -> TextData | ShardData:
+        """Splits `kept`, or `--data` (default: the standard library's sources), in sequence; or opens token shards."""
+        folder = None if data is None or kept is not None else shards_at(data)
+        if folder is not None:
+            return open_shards(folder, self.context, self.vocabulary)
         return cut(kept or read_corpus(DEFAULT_DATA if data is None else data), self.context)
 
     def loss(self, module: Any, batch: Mapping[str, jax.Array], rng: jax.Array) -> tuple[jax.Array, dict]:

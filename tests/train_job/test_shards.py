@@ -1,0 +1,509 @@
+"""Token shards: text of any size in, every window once an epoch out, and nothing that is damaged or half made."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import hashlib
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from jaxport.cli import main
+from tests.once import OncePerRun
+from train_job.data import prepare as preparing
+from train_job.data import windows
+from train_job.data.prepare import PIECE_BYTES, Preparation, find_text, prepare
+from train_job.data.shards import Index, check_digests, dtype_for, read_index, shards_at
+from train_job.data.sources import read_files
+from train_job.data.text import cut
+from train_job.data.windows import ShardData, open_shards, window_order, windows_of
+from train_job.errors import CheckFailed, EnvironmentUnfit, UsageError
+from train_job.job import train
+from train_job.settings import TrainSettings
+
+CONTEXT = 16
+VOCABULARY = 400
+
+type Settings = Callable[..., TrainSettings]
+
+
+def made(folder: Path, text: Path, **flags: Any) -> Index:
+    request = Preparation([str(text)], folder, **flags)
+    index, written = prepare(request, find_text(request.text))
+    assert written
+    return index
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def ids_of(folder: Path, part: str) -> np.ndarray:
+    """As a program in another language would read them."""
+    index = json.loads((folder / "shards.json").read_text())
+    dtype = {"uint8": "u1", "uint16": "<u2", "uint32": "<u4"}[index["tokens"]["dtype"]]
+    return np.concatenate([np.fromfile(folder / shard["file"], dtype) for shard in index[part]["shards"]])
+
+
+@pytest.fixture(scope="module")
+def shards(once: OncePerRun, text: Path) -> Path:
+    """40,000 bytes in files of 7,000. Read only: `copied` is not."""
+    return once.folder("shards", lambda folder: made(folder / "of", text, shard_tokens=7000)) / "of"
+
+
+@pytest.fixture
+def copied(shards: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(shards, tmp_path / "shards")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(once: OncePerRun, text: Path) -> Path:
+    def make(folder: Path) -> None:
+        bpe = Tokenizer(models.BPE())
+        bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        bpe.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        bpe.train(
+            [str(text)],
+            trainers.BpeTrainer(vocab_size=VOCABULARY, initial_alphabet=alphabet, show_progress=False),
+        )
+        bpe.enable_truncation(10)  # as files of models have it
+        bpe.enable_padding(length=10)
+        bpe.save(str(folder / "tokenizer.json"))
+
+    return once.folder("tokenizer", make) / "tokenizer.json"
+
+
+@pytest.fixture
+def data(shards: Path) -> ShardData:
+    return open_shards(shards, CONTEXT)
+
+
+# What is written
+
+
+def test_bytes_are_split_in_sequence_as_text_in_memory_is(shards: Path, text: Path) -> None:
+    held = cut(read_files(str(text)), CONTEXT)
+    np.testing.assert_array_equal(ids_of(shards, "train"), held.train)
+    np.testing.assert_array_equal(ids_of(shards, "validation"), held.validation)
+    assert [shard.tokens for shard in read_index(shards).train.shards] == [7000] * 5 + [1000]
+
+
+def test_each_file_gives_its_end_to_the_validation(tmp_path: Path) -> None:
+    for name in "ba":
+        (tmp_path / f"{name}.txt").write_bytes((name * 9 + name.upper()).encode())
+    made(tmp_path / "out", tmp_path / "*.txt")
+    assert ids_of(tmp_path / "out", "train").tobytes() == b"a" * 9 + b"b" * 9
+    assert ids_of(tmp_path / "out", "validation").tobytes() == b"AB"
+
+
+def test_the_index_says_nothing_of_where_or_when(shards: Path, text: Path, tmp_path: Path) -> None:
+    moved = shutil.copy(text, tmp_path / "elsewhere.md")
+    assert made(tmp_path / "other", moved, shard_tokens=7000) == read_index(shards)
+    assert contents(tmp_path / "other") == contents(shards)
+    digest = hashlib.sha256((shards / "shards.json").read_bytes()).hexdigest()
+    assert open_shards(shards, CONTEXT).info.sha256 == digest
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "dtype"),
+    [(2, "uint8"), (256, "uint8"), (257, "uint16"), (2**16, "uint16"), (2**16 + 1, "uint32")],
+)
+def test_ids_are_as_small_as_the_vocabulary_allows(vocabulary: int, dtype: str) -> None:
+    assert dtype_for(vocabulary) == dtype
+
+
+def test_a_tokenizer_gives_its_ids_of_all_of_the_text_and_travels_along(
+    tokenizer: Path, text: Path, tmp_path: Path
+) -> None:
+    index = made(tmp_path / "out", text, tokenizer=str(tokenizer))
+    assert (index.tokens.vocabulary, index.tokens.dtype) == (VOCABULARY, "uint16")
+    kept = tmp_path / "out" / "tokenizer.json"
+    assert kept.read_bytes() == tokenizer.read_bytes()
+    library = Tokenizer.from_file(str(kept))
+    for part, bytes_ in (("train", slice(0, 36_000)), ("validation", slice(36_000, None))):
+        assert library.decode(ids_of(tmp_path / "out", part).tolist()).encode() == text.read_bytes()[bytes_]
+    assert index.train.bytes == 36_000
+
+
+def test_pieces_and_parts_are_cut_between_characters(tokenizer: Path, tmp_path: Path) -> None:
+    """Of one line that is longer than any piece, and at a cut that is inside of one."""
+    line = tmp_path / "line.txt"
+    line.write_text("a\N{EURO SIGN}\N{GRINNING FACE}" * 40_000)
+    made(tmp_path / "out", line, tokenizer=str(tokenizer), validation_fraction=0.09999)
+    library = Tokenizer.from_file(str(tokenizer))
+    whole = np.concatenate([ids_of(tmp_path / "out", part) for part in ("train", "validation")])
+    assert library.decode(whole.tolist()) == line.read_text()
+
+
+def test_text_is_held_in_pieces(tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a file is, or a line of it, no read and no piece is longer than this."""
+    long = tmp_path / "long.txt"
+    long.write_bytes((b"x" * 99 + b"\n") * 3000 + b"y" * 5 * PIECE_BYTES)
+    asked: list[int] = []
+    opened = Path.open
+
+    def counted(self: Path, *mode: Any, **rest: Any) -> Any:
+        stream = opened(self, *mode, **rest)
+        return CountingReads(stream, asked) if self == long else stream
+
+    monkeypatch.setattr(Path, "open", counted)
+    pieces: list[int] = []
+    request = Preparation([str(long)], tmp_path / "out", str(tokenizer))
+    prepare(request, find_text(request.text), pieces.append)
+    assert max(asked) == PIECE_BYTES and max(pieces) < 2 * PIECE_BYTES
+    assert sum(pieces) == long.stat().st_size
+
+
+class CountingReads:
+    def __init__(self, stream: Any, asked: list[int]) -> None:
+        self._stream, self._asked = stream, asked
+
+    def read(self, count: int) -> bytes:
+        self._asked.append(count)
+        return self._stream.read(count)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __enter__(self) -> CountingReads:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stream.close()
+
+
+# What is refused, and what an interruption leaves
+
+
+@pytest.mark.parametrize(
+    ("content", "where"),
+    [(b"fine\n\xff\n", "0xff at 5"), (b"a" * 99_999 + b"\xe2\x82" + b"b" * 99, "0xe2 at 99999")],
+)
+def test_what_is_no_text_is_named_with_its_place(
+    content: bytes, where: str, tokenizer: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "odd.txt").write_bytes(content)
+    with pytest.raises(UsageError, match=rf"odd\.txt: the byte {where} is no UTF-8"):
+        made(tmp_path / "out", tmp_path / "odd.txt", tokenizer=str(tokenizer), validation_fraction=1e-9)
+    made(tmp_path / "bytes", tmp_path / "odd.txt")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"validation_fraction": 1.0}, "--validation-fraction: found 1, needs a number between"),
+        ({"shard_tokens": 0}, "--shard-tokens: found 0, needs a whole number of at least 1"),
+        (
+            {"tokenizer": "nowhere.json"},
+            r"--tokenizer: no file nowhere\.json; needs bytes, or a tokenizer\.json",
+        ),
+        ({"tokenizer": __file__}, r"test_shards\.py: no tokenizer\.json \("),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(
+    flags: dict[str, Any], message: str, text: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        made(tmp_path / "out", text, **flags)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_run_leaves_the_same_alone_and_refuses_another(
+    shards: Path, text: Path, tmp_path: Path
+) -> None:
+    before = contents(shards)
+    same = Preparation([str(text)], shards, shard_tokens=7000)
+    index, written = prepare(same, find_text(same.text))
+    assert not written and index == read_index(shards)
+    other = tmp_path / "other.txt"
+    other.write_bytes(text.read_bytes()[::-1])
+    for request, differs in (
+        (replace(same, text=[str(other)]), "other text"),
+        (replace(same, validation_fraction=0.2), "another --validation-fraction"),
+        (replace(same, shard_tokens=8000), "another --shard-tokens"),
+    ):
+        with pytest.raises(UsageError, match=f"holds shards of {differs}; delete it or name another"):
+            prepare(request, find_text(request.text))
+    with pytest.raises(UsageError, match=r"is there already and holds no shards\.json"):
+        made(tmp_path, text)
+    assert contents(shards) == before
+
+
+class Interrupted(BaseException):
+    """As SystemExit is, which SIGTERM raises."""
+
+
+@pytest.mark.parametrize("fault", [Interrupted(), OSError(errno.ENOSPC, "No space left on device")])
+def test_what_is_not_finished_is_not_there(
+    fault: BaseException, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(self: Any, ids: np.ndarray, text_bytes: int) -> None:
+        assert len(list((tmp_path / ".out.unfinished").iterdir())) > 0
+        raise fault
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing._Writer, "_end", failing, raising=True)
+        patch.setattr(preparing._Writer, "append", failing)
+        with pytest.raises((Interrupted, EnvironmentUnfit)) as caught:
+            made(tmp_path / "out", text)
+    assert list(tmp_path.iterdir()) == []
+    if isinstance(fault, OSError):
+        assert "out: cannot write: no space left on device; make room" in str(caught.value)
+
+
+def test_what_a_killed_process_left_is_cleared_and_one_that_lives_is_not(text: Path, tmp_path: Path) -> None:
+    left = tmp_path / ".out.unfinished"
+    left.mkdir()
+    (left / "train-00000.bin").write_bytes(b"half")
+    (left / "train-00099.bin").write_bytes(b"half")
+    request = Preparation([str(text)], tmp_path / "out")
+
+    def second(_: int) -> None:
+        with pytest.raises(EnvironmentUnfit, match="another process is writing it"):
+            prepare(request, find_text(request.text))
+
+    prepare(request, find_text(request.text), second)
+    assert sorted(contents(tmp_path / "out")) == ["shards.json", "train-00000.bin", "validation-00000.bin"]
+    assert not left.exists()
+
+
+def test_a_file_that_shrinks_is_named(text: Path, tmp_path: Path) -> None:
+    (file,) = find_text([str(text)])
+    request = Preparation([str(text)], tmp_path / "out")
+    with pytest.raises(EnvironmentUnfit, match=r"corpus\.txt: became shorter than the 40,001 bytes"):
+        prepare(request, [replace(file, bytes=file.bytes + 1)])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_library_the_cure_is_said(
+    tokenizer: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name == "tokenizers":
+            raise ModuleNotFoundError(name)
+        return imported(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(EnvironmentUnfit, match=r"needs tokenizers: pip install 'jaxport\[tokenizers\]'"):
+        made(tmp_path / "out", text, tokenizer=str(tokenizer))
+
+
+# What is damaged
+
+
+def longer(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"x")
+
+
+def shorter(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def other(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[500] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "file", "message"),
+    [
+        (Path.unlink, "train-00002.bin", r"train-00002\.bin: is missing, as shards\.json has it"),
+        (longer, "train-00002.bin", r"found 7,001 bytes, needs 7,000"),
+        (shorter, "validation-00000.bin", r"validation-00000\.bin: found 3,999 bytes, needs 4,000"),
+        (other, "train-00003.bin", r"train-00003\.bin: found sha256 \w{12}, needs"),
+        (other, "shards.json", r"shards\.json"),
+        (shorter, "shards.json", r"shards\.json: not as it was written"),
+    ],
+)
+def test_damage_is_found_before_a_step_is_made(
+    damage: Callable[[Path], None], file: str, message: str, copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(copied / file)
+    with pytest.raises(CheckFailed, match=message):
+        open_shards(copied, CONTEXT)
+    assert main(["data", "verify", str(copied)]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_of_large_shards_only_sizes_are_looked_at_but_verify_reads_them(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "VERIFIED_BYTES", 39_999)
+    other(copied / "train-00003.bin")
+    open_shards(copied, CONTEXT)
+    with pytest.raises(CheckFailed, match=r"train-00003\.bin: found sha256"):
+        check_digests(copied, read_index(copied))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema_version": 2},
+        {"tokens": {"dtype": "uint8", "vocabulary": 257, "tokenizer": "bytes", "tokenizer_sha256": ""}},
+        {"tokens": {"dtype": "uint8", "vocabulary": 256, "tokenizer": "words", "tokenizer_sha256": ""}},
+        {"train": {"bytes": 1, "shards": []}},
+        {"train": {"bytes": 1, "shards": [{"file": "../other.bin", "tokens": 1, "sha256": "0" * 64}]}},
+        {"train": {"bytes": 1, "shards": [{"file": "a.bin", "tokens": -1, "sha256": "0" * 64}]}},
+        {"train": 7},
+        {"text": {"files": 1, "bytes": "many", "sha256": ""}},
+    ],
+)
+def test_an_index_that_cannot_be_is_refused(change: dict[str, Any], copied: Path) -> None:
+    path = copied / "shards.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change, indent=1) + "\n")
+    with pytest.raises((CheckFailed, UsageError), match=r"shards\.json: (no index|schema_version is 2)"):
+        read_index(copied)
+
+
+def test_a_file_that_is_damaged_later_ends_the_run_where_it_is_read(copied: Path) -> None:
+    data = open_shards(copied, CONTEXT)
+    (copied / "train-00001.bin").write_bytes(b"")
+    data.train.read(0, 7000)
+    with pytest.raises(CheckFailed, match=r"train-00001\.bin: no tokens at 0 to 16: the file ends there"):
+        data.train.read(7000, 17)
+    (copied / "train-00004.bin").unlink()
+    with pytest.raises(EnvironmentUnfit, match=r"train-00004\.bin: cannot be read"):
+        data.train.read(28_000, 17)
+
+
+def test_an_id_that_is_past_the_vocabulary_is_not_trained_on(
+    tokenizer: Path, text: Path, tmp_path: Path
+) -> None:
+    made(tmp_path / "out", text, tokenizer=str(tokenizer))
+    data = open_shards(tmp_path / "out", CONTEXT, VOCABULARY)
+    with (tmp_path / "out" / "train-00000.bin").open("r+b") as stream:
+        stream.write(np.asarray(VOCABULARY, "<u2").tobytes())
+    with pytest.raises(CheckFailed, match=r"no tokens at 0 to 16: one is not below 400; jaxport data verify"):
+        data.train.read(0, 17)
+
+
+def test_a_part_that_is_shorter_than_a_window_is_refused_with_both_numbers(shards: Path) -> None:
+    with pytest.raises(UsageError, match=r"found 4,000 tokens in the validation part, needs more than 4000"):
+        open_shards(shards, 4000)
+
+
+# The order
+
+
+def batches(data: ShardData, seed: int, steps: range, rows: int) -> list[list[int]]:
+    return [data.windows(seed, step, rows) for step in steps]
+
+
+def test_every_window_comes_once_an_epoch_and_each_epoch_in_an_order_of_its_own(data: ShardData) -> None:
+    count = windows_of(len(data.train), CONTEXT)
+    assert count == 2249
+    rows = 13  # that does not divide it
+    seen = [number for batch in batches(data, 3, range(3 * count // rows), rows) for number in batch]
+    epochs = [seen[first : first + count] for first in (0, count)]
+    assert [Counter(epoch) for epoch in epochs] == [Counter(range(count))] * 2
+    assert epochs[0] != epochs[1] != list(range(count)) != epochs[0]
+    assert batches(data, 4, range(5), rows) != batches(data, 3, range(5), rows)
+
+
+@pytest.mark.parametrize("count", [1, 2, 17, 2**16 + 1])
+def test_of_any_number_of_windows_each_comes_once(count: int) -> None:
+    """Of 65,537 Grain itself gives one twice and one never: that many are not asked of it."""
+    asked = windows_of(count * CONTEXT + 1, CONTEXT)
+    assert asked == (count if count != 2**16 + 1 else 2**16)
+    order = window_order(asked, 5)
+    assert sorted(order[position] for position in range(asked)) == list(range(asked))
+
+
+def test_seeds_beside_each_other_do_not_share_their_epochs() -> None:
+    first, second = window_order(100, 0), window_order(100, 1)
+    assert [first[position] for position in range(100, 200)] != [second[position] for position in range(100)]
+
+
+def test_the_order_never_changes_between_releases(data: ShardData, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert data.windows(0, 0, 4) == [0, 894, 2075, 261]
+    assert data.windows(7, 1000, 4) == [2042, 1286, 1677, 284]
+    window_order.cache_clear()
+    monkeypatch.setattr(windows, "_KNOWN", {0: 1})
+    with pytest.raises(CheckFailed, match=r"grain [\d.]+ shuffles in another order than grain 0\.2\.18"):
+        data.batch(0, 0, 4)
+
+
+def test_the_order_depends_on_neither_processes_nor_stops(data: ShardData) -> None:
+    """A batch is a function of (seed, step): whoever asks for part of it, and whatever was asked before."""
+    rows, steps = 12, range(400)  # two epochs and more
+    alone = batches(data, 3, steps, rows)
+    for processes in (2, 3, 4):
+        share = rows // processes
+        parts = [slice(first, first + share) for first in range(0, rows, share)]
+        together = [[n for own in parts for n in data.windows(3, step, rows, own)] for step in steps]
+        assert together == alone
+    window_order.cache_clear()
+    assert batches(data, 3, steps[150:], rows) == alone[150:]
+
+
+def test_a_window_is_its_tokens_wherever_files_end(data: ShardData, shards: Path) -> None:
+    tokens = ids_of(shards, "train")
+    chosen = data.windows(1, 0, 2249)  # an epoch, over all seams of the files
+    found = data.batch(1, 0, 2249)["tokens"]
+    assert found.dtype == np.uint8
+    np.testing.assert_array_equal(found, [tokens[n * CONTEXT : n * CONTEXT + CONTEXT + 1] for n in chosen])
+    np.testing.assert_array_equal(data.batch(1, 0, 8, slice(2, 5))["tokens"], found[2:5])
+
+
+def test_bytes_are_evaluated_and_compared_as_text_in_memory_is(data: ShardData, text: Path) -> None:
+    held = cut(read_files(str(text)), CONTEXT)
+    for part in ("train", "validation"):
+        np.testing.assert_array_equal(data.evaluation(part)["tokens"], held.evaluation(part)["tokens"])
+    assert data.baselines() == held.baselines()
+
+
+# By the command
+
+
+def test_text_to_shards_to_a_run_that_is_stopped_and_goes_on(
+    text: Path,
+    toy_settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["data", "prepare", "--text", str(text), "--out", "work/shards"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert (
+        "work/shards: 36,000 tokens to train on, 4,000 to validate, of 40,000 bytes in 1 file; vocabulary 256"
+        in said
+    )
+    assert "train on it: jaxport train --preset nano --data work/shards" in said
+    assert main(command) == 0
+    assert "work/shards: is there, of the same text" in capsys.readouterr().out
+    assert main(["data", "verify", "work/shards/shards.json"]) == 0
+    taken: list[list[int]] = []
+    windows_ = ShardData.windows
+
+    def noted(self: ShardData, *asked: Any) -> list[int]:
+        taken.append(windows_(self, *asked))
+        return taken[-1]
+
+    monkeypatch.setattr(ShardData, "windows", noted)
+    settings = toy_settings(tmp_path, data="work/shards")
+    with monkeypatch.context() as patch:
+        patch.setenv("STOP_AT", "4")
+        assert train(settings) == 75
+    data, made_ahead = open_shards(tmp_path / "work/shards", CONTEXT), 3
+    wanted = [windows_(data, 0, step, 4) for step in range(12)]
+    first = taken[1:]  # of what was compiled for
+    assert first == wanted[: len(first)] and 5 <= len(first) <= 5 + made_ahead
+    taken.clear()
+    assert train(replace(settings, data=str(tmp_path / "work/shards/shards.json"))) == 0
+    assert taken[1:] == wanted[5:]
+    assert shards_at("work") is None

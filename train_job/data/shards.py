@@ -1,0 +1,235 @@
+"""Token shards: the folder that `jaxport data prepare` writes and a run reads, piece by piece, without holding it.
+
+    DIR/shards.json              the index: what the files hold, and their digests
+    DIR/train-00000.bin          token ids one after the other, little-endian, and nothing else
+    DIR/validation-00000.bin
+    DIR/tokenizer.json           a copy of the tokenizer, where it is not that of bytes
+
+The index has neither times nor paths in it: the same text, tokenizer and flags give the same bytes. Its sha256 is that
+of the data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from train_job.errors import CheckFailed, EnvironmentUnfit, UsageError, describe_cause
+
+SCHEMA_VERSION = 1
+INDEX = "shards.json"
+TOKENIZER = "tokenizer.json"
+BYTES = "bytes"
+HUGGING_FACE = "huggingface"
+DTYPES = ("uint8", "uint16", "uint32")
+_BLOCK = 2**20
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file and what it holds."""
+
+    file: str
+    tokens: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """The shards of "train" or "validation", in order. bytes: of the text that they were made of."""
+
+    bytes: int
+    shards: tuple[Shard, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Of all its shards."""
+        return sum(shard.tokens for shard in self.shards)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What the ids mean. dtype: of the files; the smallest that holds `vocabulary`, so that ids are below that.
+
+    tokenizer: "bytes" or "huggingface". tokenizer_sha256: of tokenizer.json; empty for bytes.
+    """
+
+    dtype: str
+    vocabulary: int
+    tokenizer: str
+    tokenizer_sha256: str = ""
+
+
+@dataclass(frozen=True)
+class Text:
+    """What the shards were made of. sha256: of every file's bytes and size, in order."""
+
+    files: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Index:
+    """`shards.json`."""
+
+    tokens: Tokens
+    text: Text
+    validation_fraction: float
+    shard_tokens: int
+    train: Part
+    validation: Part
+    schema_version: int = SCHEMA_VERSION
+
+    def to_json(self) -> bytes:
+        """The bytes of the file."""
+        return (json.dumps(asdict(self), indent=1) + "\n").encode()
+
+    @property
+    def sha256(self) -> str:
+        """Of the file's bytes, and through the digests in it of the data."""
+        return hashlib.sha256(self.to_json()).hexdigest()
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """Those of both parts."""
+        return self.train.shards + self.validation.shards
+
+    def bytes_of(self, shard: Shard) -> int:
+        """How long its file is."""
+        return shard.tokens * np.dtype(self.tokens.dtype).itemsize
+
+
+def dtype_for(vocabulary: int) -> str:
+    """The smallest of DTYPES that holds ids below `vocabulary`."""
+    return next(name for name in DTYPES if vocabulary - 1 <= np.iinfo(name).max)
+
+
+def shards_at(data: str) -> Path | None:
+    """The folder of shards that `--data` names, itself or by its index; None where it names none."""
+    path = Path(data)
+    folder = path.parent if path.name == INDEX else path
+    return folder if (folder / INDEX).is_file() else None
+
+
+def read_index(folder: Path) -> Index:
+    """Reads `shards.json`.
+
+    Raises:
+        EnvironmentUnfit: it cannot be read. UsageError: it is of another version. CheckFailed: it is damaged.
+    """
+    path = folder / INDEX
+    content = _of(path, path.read_bytes)
+    try:
+        raw = json.loads(content)
+        if isinstance(raw, dict) and raw.get("schema_version") != SCHEMA_VERSION:
+            raise UsageError(
+                f"{path}: schema_version is {raw.get('schema_version')}, this jaxport reads {SCHEMA_VERSION}; "
+                "prepare the text again"
+            )
+        index = _index(raw)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckFailed(
+            f"{path}: no index of token shards ({type(error).__name__}: {error}); restore it or prepare the text again"
+        ) from error
+    if index.to_json() != content:
+        raise CheckFailed(f"{path}: not as it was written; restore it or prepare the text again")
+    return index
+
+
+def _index(raw: Mapping[str, Any]) -> Index:
+    """Raises KeyError, TypeError, ValueError where something is missing or cannot be."""
+    index = Index(
+        **{
+            **raw,
+            "tokens": Tokens(**raw["tokens"]),
+            "text": Text(**raw["text"]),
+            **{name: _part(raw[name]) for name in ("train", "validation")},
+        }
+    )
+    tokens = index.tokens
+    if not isinstance(tokens.vocabulary, int) or tokens.dtype != dtype_for(tokens.vocabulary):
+        raise ValueError(f"a vocabulary of {tokens.vocabulary} in {tokens.dtype}")
+    if tokens.tokenizer not in (BYTES, HUGGING_FACE):
+        raise ValueError(f"tokenizer {tokens.tokenizer!r}")
+    if not all(
+        isinstance(size, int) and size > 0
+        for size in (index.text.bytes, index.train.bytes, index.validation.bytes)
+    ):
+        raise ValueError("a text without bytes")
+    return index
+
+
+def _part(raw: Mapping[str, Any]) -> Part:
+    part = Part(raw["bytes"], tuple(Shard(**shard) for shard in raw["shards"]))
+    for shard in part.shards:
+        plain = Path(shard.file).name == shard.file and _SHA256.fullmatch(shard.sha256)
+        if not plain or not isinstance(shard.tokens, int) or shard.tokens < 1:
+            raise ValueError(f"shard {shard}")
+    if not part.shards:
+        raise ValueError("a part without shards")
+    return part
+
+
+def check_sizes(folder: Path, index: Index) -> None:
+    """Whether every file is there and as long as it should be; reads nothing of them.
+
+    Raises:
+        CheckFailed: one is missing or of another length. EnvironmentUnfit: the volume does not say.
+    """
+    for shard in index.shards:
+        path, needed = folder / shard.file, index.bytes_of(shard)
+        found = _of(path, lambda path=path: path.stat().st_size)
+        if found != needed:
+            raise _damaged(path, f"found {found:,} bytes, needs {needed:,}")
+
+
+def check_digests(folder: Path, index: Index, advance: Callable[[int], None] = lambda _: None) -> None:
+    """Whether every file holds the very bytes that were written; reads them all. Errors as of `check_sizes`.
+
+    advance: told how many bytes were read.
+    """
+    check_sizes(folder, index)
+    for path, sha256 in _digests(folder, index):
+        digest = hashlib.sha256()
+        for block in _blocks(path):
+            digest.update(block)
+            advance(len(block))
+        if digest.hexdigest() != sha256:
+            raise _damaged(path, f"found sha256 {digest.hexdigest()[:12]}, needs {sha256[:12]}")
+
+
+def _digests(folder: Path, index: Index) -> Iterator[tuple[Path, str]]:
+    if index.tokens.tokenizer_sha256:
+        yield folder / TOKENIZER, index.tokens.tokenizer_sha256
+    for shard in index.shards:
+        yield folder / shard.file, shard.sha256
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with _of(path, lambda: path.open("rb")) as stream:
+        while block := _of(path, lambda: stream.read(_BLOCK)):
+            yield block
+
+
+def _of[T](path: Path, read: Callable[[], T]) -> T:
+    try:
+        return read()
+    except FileNotFoundError:
+        raise _damaged(path, "is missing") from None
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"{path}: cannot be read: {describe_cause(error)}; make it readable for this user"
+        ) from error
+
+
+def _damaged(path: Path, found: str) -> CheckFailed:
+    return CheckFailed(f"{path}: {found}, as {INDEX} has it; copy it again or prepare the text again")
