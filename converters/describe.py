@@ -215,8 +215,10 @@ def _said(value: Any, form: str = "") -> str:
 
 
 def _cli_call(m: Manifest, signature: Signature) -> str:
-    if signature.name == DEFAULT_SIGNATURE and m.usage.get("tokenizer") == "bytes":
-        return f'jaxport predict {m.model} --text "import "'
+    tokenizer = m.usage.get("tokenizer")
+    if signature.name == DEFAULT_SIGNATURE and tokenizer in ("bytes", "huggingface"):
+        with_it = " --tokenizer tokenizer.json" if tokenizer == "huggingface" else ""
+        return f'jaxport predict {m.model} --text "import "{with_it}'
     inputs = " ".join(f"--input {t.name}=@{t.name}.npy" for t in signature.inputs)
     which = "" if signature.name == DEFAULT_SIGNATURE else f" --signature {signature.name}"
     return f"jaxport predict {m.model}{which} {inputs}"

@@ -131,8 +131,12 @@ def export_signatures(
     usage: Mapping[str, str] | None = None,
     provenance: Mapping[str, Any] | None = None,
     named: bool = True,
+    attached: Mapping[str, bytes] | None = None,
 ) -> Path:
-    """As `export_bundle`, of signatures by name. named: whether errors have to say which signature they are about."""
+    """As `export_bundle`, of signatures by name. named: whether errors have to say which signature they are about.
+
+    attached: files that go with the model, by name.
+    """
     path = Path(path)
     model_dir, version = path.parent, parse_version_name(path.name)
     findings = Findings(options.allow)
@@ -169,6 +173,7 @@ def export_signatures(
         allowed=findings.allowed,
         stored_weights=stored and with_errors(stored, params, specs, drafts),
         placement=target.placement,
+        attached=attached or {},
     )
     with claimed_version(model_dir.absolute(), version) as (number, folder):
         write_bundle(folder, contents)

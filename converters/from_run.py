@@ -25,9 +25,10 @@ from converters.publish import find_or_publish, storage_errors
 from converters.spec import SignatureSpec, TensorSpec, parse_batches
 from converters.weights import flatten_params
 from train_job.checkpoints import StepInfo, choose_step, load_params
+from train_job.data.shards import TOKENIZER, read_tokenizer
 from train_job.errors import EnvironmentUnfit
 from train_job.held_out import held_out
-from train_job.presets import Preset, get_preset
+from train_job.presets import Preset, preset_of_run
 from train_job.runs import RunRecord, read_run
 
 EXAMPLE_ROWS = 64  # as many as the largest batch that an export proves
@@ -73,7 +74,7 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple
     model_dir, run_dir = settings.root / "models" / settings.model, settings.root / "runs" / settings.run
     record = _finished(run_dir, say) if settings.wait else read_run(run_dir)
     chosen = choose_step(run_dir, settings.step)
-    preset = get_preset(record.preset)
+    preset = preset_of_run(record.preset, record.data)
     sequence = _sequence(preset, record.preset) if settings.dynamic_length else None
     options = _placed(settings.options, preset, record.preset)
     provenance = _provenance(record, chosen) | dict(settings.origin)
@@ -90,6 +91,7 @@ def export_run(settings: RunExport, say: Callable[[str], None] = print) -> tuple
             usage=preset.predict_signature.usage,
             provenance=provenance | measured,
             named=False,
+            attached=_tokenizer(run_dir, record),
         )
 
     if not settings.skip_existing:
@@ -150,6 +152,12 @@ def _held_out(
     return {"held_out": {"as_trained": trained, str(dtype): fewer}}
 
 
+def _tokenizer(run_dir: Path, record: RunRecord) -> dict[str, bytes]:
+    """The tokenizer of the run's text, where that is not bytes: it goes with the model. Raises as its reader."""
+    tokens = record.data.get("tokens")
+    return {TOKENIZER: read_tokenizer(run_dir, tokens["sha256"])} if tokens else {}
+
+
 def source_of_run(provenance: Mapping[str, Any], signature: str) -> Program:
     """The function that a bundle of a run was exported from, of weights and inputs by name, from its preset's source.
 
@@ -157,7 +165,7 @@ def source_of_run(provenance: Mapping[str, Any], signature: str) -> Program:
     """
     if signature != SIGNATURE:
         raise BadSpec(f"signature {signature!r}: a preset's function is {SIGNATURE!r}")
-    predict = get_preset(str(provenance.get("preset"))).predict_fn()
+    predict = preset_of_run(str(provenance.get("preset")), provenance.get("data") or {}).predict_fn()
     return lambda weights, inputs: dict(predict(weights, inputs))
 
 

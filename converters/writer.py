@@ -28,7 +28,7 @@ class Contents:
     """All that a bundle is made of. formats: options of each further format by name. origin: the provenance.
 
     allowed: what the rules found and were told to let through, the reason by code. placement: of the weights, for
-    programs of several devices.
+    programs of several devices. attached: further files by name, which only those who know of them read.
     """
 
     model: str
@@ -42,6 +42,7 @@ class Contents:
     allowed: Mapping[str, str] = field(default_factory=dict)
     stored_weights: StoredWeights | None = None
     placement: Placement | None = None
+    attached: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def proven(self) -> ProvenBundle:
@@ -58,6 +59,8 @@ def write_bundle(folder: Path, contents: Contents) -> None:
         _write(folder / draft.signature.golden, pack_goldens(draft.proven.proof.goldens))
         if draft.gradient is not None:
             _write(folder / draft.signature.gradient_golden, pack_goldens([draft.gradient.golden]))
+    for name, content in contents.attached.items():
+        _write(folder / name, content)
     _save_weights(folder / WEIGHTS, contents.weights)
     formats = write_formats(folder, contents.proven, contents.formats)
     paths = sorted(path for path in folder.rglob("*") if path.is_file())

@@ -24,7 +24,7 @@ from orbax.checkpoint import v1 as ocp
 
 from train_job.damage import ORBAX_LOG, Unreadable, file_names, is_vanishing, reading
 from train_job.errors import CheckFailed, StorageFailed, UnknownStep, root_cause
-from train_job.presets import get_preset
+from train_job.presets import preset_of_run
 from train_job.processes import ALONE, Processes
 from train_job.runs import CHECKPOINTS, RunRecord, read_run, sync_directory, sync_tree
 from train_job.settings import Upkeep
@@ -97,7 +97,8 @@ def load_params(run_dir: Path, step: int) -> dict[str, jax.Array]:
         CheckFailed: it is damaged, or keys, shapes or dtypes differ from the model's. EnvironmentUnfit: no
         permission to read it.
     """
-    preset = get_preset(read_run(run_dir).preset)
+    record = read_run(run_dir)
+    preset = preset_of_run(record.preset, record.data)
     path = _directory(run_dir) / str(choose_step(run_dir, step).step)
     before = file_names(path)
     try:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from train_job.data.shards import TOKENIZER
 from train_job.data.sources import Corpus
 from train_job.errors import CheckFailed, EnvironmentUnfit, describe_cause
 from train_job.fingerprint import DATA
@@ -84,10 +85,12 @@ def load_data(settings: TrainSettings, kept: KeptData | None) -> Dataset:
 
 
 def keep(run_dir: Path, info: DataInfo) -> None:
-    """Writes the bytes that the run is to keep, where they are not there yet. Raises StorageFailed."""
+    """Writes the bytes that the run is to keep, and its tokenizer, where they are not there yet. Raises StorageFailed."""
     path = run_dir / KEPT_DATA
     if info.content is not None and not _holds(path, info.sha256):
         write_atomically(path, info.content)
+    if info.tokens is not None and not _holds(run_dir / TOKENIZER, info.tokens.sha256):
+        write_atomically(run_dir / TOKENIZER, info.tokenizer)
 
 
 def shared(settings: TrainSettings, data: Dataset, layout: Layout) -> Dataset:

@@ -7,6 +7,7 @@ prediction) and the settings to start from. Nothing else in train_job knows one 
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import sys
 from collections.abc import Callable, Mapping
@@ -57,11 +58,26 @@ class ModelConfig(Protocol):
 
 
 @dataclass(frozen=True)
+class Tokenization:
+    """What stands for text in a run whose tokens are not bytes, as `run.json` keeps it.
+
+    vocabulary: how many tokens there are. sha256: of the tokenizer.json that made them. Bytes of text that a token
+    stands for, on average over either part of the data.
+    """
+
+    vocabulary: int
+    sha256: str
+    train_bytes_per_token: float
+    val_bytes_per_token: float
+
+
+@dataclass(frozen=True)
 class DataInfo:
     """Which bytes a run learned from: a name for people, a digest and a size for the fingerprint.
 
     source: the word of `--data` of a source that can change or vanish by itself, such as "stdlib"; else empty.
-    content: its bytes, which the run then keeps, and gives to every later `Task.load`.
+    content: its bytes, which the run then keeps, and gives to every later `Task.load`. tokens, tokenizer: of text whose
+    tokens are not bytes, and the tokenizer.json, which the run keeps too.
     """
 
     name: str
@@ -71,6 +87,8 @@ class DataInfo:
     validation: str
     source: str = ""
     content: bytes | None = field(default=None, repr=False)
+    tokens: Tokenization | None = None
+    tokenizer: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -181,6 +199,30 @@ class Preset:
 
         return predict
 
+    def on(self, tokens: Tokenization | None) -> Preset:
+        """This one for text of such tokens; None: of bytes, as it is.
+
+        Raises UsageError unless the model is a dataclass with a field `vocab` and the task one with a field `tokens`.
+        """
+        if tokens is None:
+            return self
+        for what, field_name in ((self.model, "vocab"), (self.task, "tokens")):
+            if not dataclasses.is_dataclass(what) or field_name not in {
+                f.name for f in dataclasses.fields(what)
+            }:
+                raise UsageError(
+                    f"--data: its tokens are those of a tokenizer, {tokens.vocabulary:,} of them, and {type(what).__name__} of "
+                    f"preset {self.name} has no field {field_name} to be told of them; give it one, or prepare the text "
+                    "without --tokenizer"
+                )
+        model: Any = self.model
+        task: Any = self.task
+        return dataclasses.replace(
+            self,
+            model=dataclasses.replace(model, vocab=tokens.vocabulary),
+            task=dataclasses.replace(task, tokens=tokens),
+        )
+
     def example_inputs(self, rows: int, seed: int) -> dict[str, np.ndarray]:
         """Realistic inputs, `rows` of them, the same for the same seed; needs no network."""
         return self.task.example_inputs(rows, seed)
@@ -202,6 +244,12 @@ def get_preset(name: str) -> Preset:
     if ":" in name:
         return _call_factory(name)
     raise UsageError(f"--preset: found {name!r}, needs one of {', '.join(BUILT_IN)}")
+
+
+def preset_of_run(name: str, data: Mapping[str, Any]) -> Preset:
+    """The preset of a run, as it was trained. data: of its record. Raises as `get_preset`, and `Preset.on`."""
+    tokens = data.get("tokens")
+    return get_preset(name).on(None if tokens is None else Tokenization(**tokens))
 
 
 def _call_factory(path: str) -> Preset:

@@ -31,7 +31,8 @@ class RunRecord:
 
     preset: "nano" or "package.module:factory", as `train_job.presets.get_preset` takes it.
     settings: hyperparameters and upkeep of the latest start. fingerprint: what may not change between starts.
-    data: name, sha256, bytes and, of a source whose bytes the run keeps, source (train_job.kept). baselines: reference metrics of the data. versions: of python and the libraries.
+    data: name, sha256, bytes and, of a source whose bytes the run keeps, source (train_job.kept); of text by a
+    tokenizer, tokens (train_job.presets.Tokenization). baselines: reference metrics of the data. versions: of python and the libraries.
     created_at: UTC, ISO 8601. finished: every planned step is done and its checkpoint is on disk. starts: how often
     the run was started; 0 for one of before they were counted.
     """

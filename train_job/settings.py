@@ -148,7 +148,7 @@ class TrainSettings:
         for key, value in {"steps": steps, "skip_nonfinite": skip_nonfinite}.items():
             if value is not None:
                 given |= {key: check_value(key, value)}
-        chosen = _load_preset(name)
+        chosen = _load_preset(name, data)
         hyper = dataclasses.replace(chosen.hyper, **_of(Hyperparameters, given))
         _check_parts(hyper)
         return cls(
@@ -223,14 +223,14 @@ def _of(group: type, given: Mapping[str, Value]) -> dict[str, Any]:
     return {key: value for key, value in given.items() if key in names}
 
 
-def _load_preset(name: str) -> Preset:
+def _load_preset(name: str, data: str | None) -> Preset:
+    from train_job.data.shards import tokenization_at
     from train_job.preemption import Preemption
     from train_job.presets import get_preset
 
     with Preemption() as preemption, preemption.nothing_to_save():
-        return get_preset(
-            name
-        )  # imports JAX and perhaps the user's world: seconds, in which a signal may come
+        # Imports JAX and perhaps the user's world: seconds, in which a signal may come.
+        return get_preset(name).on(tokenization_at(data))
 
 
 def _one_of(preset: str | None, model: str | None) -> str:

@@ -237,14 +237,16 @@ def _begin(settings: TrainSettings, data: Dataset) -> RunRecord:
     wanted = fingerprint(settings.preset, info.sha256, settings.hyper)
     if record is not None:
         require_same(settings.run, record.fingerprint, wanted, info.name)
-    keep(settings.run_dir, info)  # first: a record that names a source promises its bytes
-    source = {"source": info.source} if info.content is not None else {}
+    keep(settings.run_dir, info)  # first: a record that names a source, or a tokenizer, promises its bytes
+    more: dict[str, Any] = {"source": info.source} if info.content is not None else {}
+    if info.tokens is not None:
+        more["tokens"] = dataclasses.asdict(info.tokens)
     latest = RunRecord(
         run=settings.run,
         preset=settings.preset_name,
         settings={**dataclasses.asdict(settings.hyper), **dataclasses.asdict(settings.upkeep)},
         fingerprint=wanted,
-        data={"name": info.name, "sha256": info.sha256, "bytes": info.bytes, **source},
+        data={"name": info.name, "sha256": info.sha256, "bytes": info.bytes, **more},
         baselines={name: base.value for name, base in data.baselines().items()},
         versions=_versions(),
         created_at=record.created_at if record else datetime.now(UTC).isoformat(timespec="seconds"),

@@ -1,7 +1,6 @@
 """jaxport predict MODEL --input x=@x.npy | --input x='[[1, 2]]' | --text "import " """
 
 import argparse
-import itertools
 import json
 import math
 import sys
@@ -14,7 +13,7 @@ import numpy as np
 from jaxport.client import Client
 from jaxport.errors import UsageError
 from jaxport.flags import add_connection_flags, client_from
-from jaxport.text import open_text_model
+from jaxport.text import BytesCode, TextCode, open_text_model
 
 LIKELY = 5  # next bytes listed with their probabilities
 SHOWN = 8  # elements of an axis that a terminal shows
@@ -30,9 +29,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=@FILE.npy|JSON",
         help="one input; again for more",
     )
-    flag("--text", help="a prompt for a language model over bytes")
+    flag("--text", help="a prompt for a language model")
     flag(
         "--bytes", type=int, default=48, metavar="N", help="with --text: how many bytes follow (default: 48)"
+    )
+    flag(
+        "--tokenizer",
+        type=Path,
+        metavar="FILE",
+        help="with --text: the tokenizer.json in the bundle's folder, where tokens are not bytes",
     )
     flag("--model-version", type=int, default=0, metavar="N", help="default: the version that serves")
     flag("--label", default="", metavar="NAME", help="the version that a label such as canary stands for")
@@ -100,27 +105,34 @@ def _parse_input(text: str) -> tuple[str, Any]:
 
 
 def _continue_text(client: Client, options: argparse.Namespace) -> int:
-    prompt = options.text.encode()
-    if not prompt or options.bytes < 1:
+    if not options.text or options.bytes < 1:
         raise UsageError("--text: at least one byte, and --bytes of at least 1, are needed")
-    model = open_text_model(client, options.model, options.model_version, options.label)
+    model = open_text_model(client, options.model, options.model_version, options.label, options.tokenizer)
+    prompt = model.code.encode(options.text)
+    if not prompt:
+        raise UsageError(f"--text {options.text!r}: the tokenizer makes no token of it")
     likely = model.likely(prompt, LIKELY)
-    following = b"".join(itertools.islice(model.continuation(prompt), options.bytes))
+    following = model.following(prompt, options.bytes).decode(errors="replace")
+    each = "byte" if isinstance(model.code, BytesCode) else "token"
     if options.json:
-        table = [{"byte": b[0], "probability": p} for b, p in likely]
-        print(
-            json.dumps(
-                {"prompt": options.text, "next": table, "continuation": following.decode(errors="replace")}
-            )
-        )
+        table = [{each: token, **_named(model.code, token), "probability": p} for token, p in likely]
+        print(json.dumps({"prompt": options.text, "next": table, "continuation": following}))
         return 0
-    print("next byte    " + "   ".join(f"{_printable(b)} {p:.1%}" for b, p in likely))
-    print(f"continued    {options.text}\N{BOX DRAWINGS LIGHT VERTICAL}{following.decode(errors='replace')}")
+    shown = "   ".join(f"{_printable(model.code, token)} {p:.1%}" for token, p in likely)
+    print(f"{f'next {each}':<11}  {shown}")
+    print(f"continued    {options.text}\N{BOX DRAWINGS LIGHT VERTICAL}{following}")
     return 0
 
 
-def _printable(byte: bytes) -> str:
-    return repr(byte.decode("latin-1")) if byte < b"\x80" else f"0x{byte[0]:02x}"
+def _named(code: TextCode, token: int) -> dict[str, str]:
+    """What a number alone does not say."""
+    return {} if isinstance(code, BytesCode) else {"text": code.decode([token]).decode(errors="replace")}
+
+
+def _printable(code: TextCode, token: int) -> str:
+    if isinstance(code, BytesCode):
+        return repr(chr(token)) if token < 0x80 else f"0x{token:02x}"
+    return repr(code.decode([token]).decode(errors="replace"))
 
 
 def _show(outputs: dict[str, np.ndarray], options: argparse.Namespace) -> None:

@@ -147,7 +147,7 @@ def test_predict_continues_text_byte_by_byte(
 def test_text_for_a_model_that_takes_none_is_refused(server: ServerProcess, told: Told) -> None:
     code, _, err = told("predict", "iris", "--text", "hello", "--address", server.grpc)
     assert code == 2
-    assert "iris version 1 is no byte-level language model" in err
+    assert "iris version 1 is no language model" in err
 
 
 def test_text_for_a_version_that_was_refused_says_why() -> None:

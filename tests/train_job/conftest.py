@@ -19,6 +19,7 @@ from train_job.job import train
 from train_job.settings import TrainSettings
 
 HERE = Path(__file__).parent
+VOCABULARY = 400  # of `tokenizer`
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -58,6 +59,27 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("text") / "corpus.txt"
     path.write_bytes(Path(argparse.__file__).read_bytes()[:40_000])
     return path
+
+
+@pytest.fixture(scope="session")
+def tokenizer(once: OncePerRun, text: Path) -> Path:
+    """A tokenizer.json of VOCABULARY tokens that was trained on `text`."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    def make(folder: Path) -> None:
+        bpe = Tokenizer(models.BPE())
+        bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        bpe.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        bpe.train(
+            [str(text)],
+            trainers.BpeTrainer(vocab_size=VOCABULARY, initial_alphabet=alphabet, show_progress=False),
+        )
+        bpe.enable_truncation(10)  # as files of models have it
+        bpe.enable_padding(length=10)
+        bpe.save(str(folder / "tokenizer.json"))
+
+    return once.folder("tokenizer", make) / "tokenizer.json"
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from train_job.errors import CheckFailed, EnvironmentUnfit, UsageError, describe_cause
+from train_job.presets import Tokenization
 
 SCHEMA_VERSION = 1
 INDEX = "shards.json"
@@ -118,6 +119,33 @@ def shards_at(data: str) -> Path | None:
     path = Path(data)
     folder = path.parent if path.name == INDEX else path
     return folder if (folder / INDEX).is_file() else None
+
+
+def tokenization_at(data: str | None) -> Tokenization | None:
+    """Of the shards that `--data` names; None where it names none, or their tokens are bytes. Raises as `read_index`."""
+    folder = None if data is None else shards_at(data)
+    return None if folder is None else tokenization(read_index(folder))
+
+
+def tokenization(index: Index) -> Tokenization | None:
+    """What a run is told of the tokens; None of bytes."""
+    if index.tokens.tokenizer == BYTES:
+        return None
+    return Tokenization(
+        index.tokens.vocabulary,
+        index.tokens.tokenizer_sha256,
+        index.train.bytes / index.train.tokens,
+        index.validation.bytes / index.validation.tokens,
+    )
+
+
+def read_tokenizer(folder: Path, sha256: str) -> bytes:
+    """The tokenizer.json that lies in a folder of shards or of a run. Raises CheckFailed, EnvironmentUnfit."""
+    path = folder / TOKENIZER
+    content = _of(path, path.read_bytes)
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise _damaged(path, f"is not the one with sha256 {sha256[:12]}")
+    return content
 
 
 def read_index(folder: Path) -> Index:
@@ -232,4 +260,4 @@ def _of[T](path: Path, read: Callable[[], T]) -> T:
 
 
 def _damaged(path: Path, found: str) -> CheckFailed:
-    return CheckFailed(f"{path}: {found}, as {INDEX} has it; copy it again or prepare the text again")
+    return CheckFailed(f"{path}: {found}, as its record has it; copy it again or prepare the text again")

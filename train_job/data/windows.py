@@ -19,7 +19,16 @@ from typing import Any
 import numpy as np
 
 from train_job.data.draws import EVERY, draw
-from train_job.data.shards import BYTES, Index, Part, check_digests, check_sizes, read_index
+from train_job.data.shards import (
+    BYTES,
+    Index,
+    Part,
+    check_digests,
+    check_sizes,
+    read_index,
+    read_tokenizer,
+    tokenization,
+)
 from train_job.data.text import bigram_bits_per_byte, evaluation_starts
 from train_job.errors import CheckFailed, EnvironmentUnfit, UsageError, describe_cause
 from train_job.presets import Baseline, DataInfo
@@ -145,8 +154,8 @@ def open_shards(folder: Path, context: int, vocabulary: int = 256) -> ShardData:
     index = read_index(folder)
     if index.tokens.vocabulary > vocabulary:
         raise UsageError(
-            f"--data {folder}: a vocabulary of {index.tokens.vocabulary:,}, and the model has one of {vocabulary:,}; train a model "
-            "with a larger one (--model), or prepare the text with a smaller tokenizer"
+            f"--data {folder}: a vocabulary of {index.tokens.vocabulary:,}, and the task has one of {vocabulary:,}; train another "
+            "--model, or prepare the text with a smaller tokenizer"
         )
     whole = sum(map(index.bytes_of, index.shards))
     (check_digests if whole <= VERIFIED_BYTES else check_sizes)(folder, index)
@@ -156,12 +165,15 @@ def open_shards(folder: Path, context: int, vocabulary: int = 256) -> ShardData:
                 f"--data {folder}: found {part.tokens:,} tokens in the {name} part, needs more than {context} for windows of "
                 "that many; prepare more text or another --validation-fraction"
             )
+    tokens = tokenization(index)
     info = DataInfo(
         name=str(folder),
         sha256=index.sha256,
         bytes=index.text.bytes,
         train=f"{index.train.tokens:,} tokens",
         validation=f"{index.validation.tokens:,} tokens",
+        tokens=tokens,
+        tokenizer=b"" if tokens is None else read_tokenizer(folder, tokens.sha256),
     )
     return ShardData(
         info,

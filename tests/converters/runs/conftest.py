@@ -12,6 +12,7 @@ from tests.train_job.conftest import (  # noqa: F401  (fixtures)
     finished,
     quick_to_compile,
     text,
+    tokenizer,
     toy_models_importable,
     toy_settings,
 )
