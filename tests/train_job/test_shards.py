@@ -6,6 +6,7 @@ import builtins
 import dataclasses
 import errno
 import hashlib
+import io
 import json
 import math
 import shutil
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from tokenizers import Tokenizer
 from jaxport.cli import main
 from tests.once import OncePerRun
 from tests.train_job.conftest import VOCABULARY
+from train_job import progress
 from train_job.data import prepare as preparing
 from train_job.data import windows
 from train_job.data.prepare import PIECE_BYTES, Preparation, find_text, prepare
@@ -133,7 +136,7 @@ def test_a_tokenizer_gives_its_ids_of_all_of_the_text_and_travels_along(
 def test_pieces_and_parts_are_cut_between_characters(tokenizer: Path, tmp_path: Path) -> None:
     """Of one line that is longer than any piece, and at a cut that is inside of one."""
     line = tmp_path / "line.txt"
-    line.write_text("a\N{EURO SIGN}\N{GRINNING FACE}" * 40_000)
+    line.write_text("x" + "a\N{EURO SIGN}\N{GRINNING FACE}" * 40_000)
     made(tmp_path / "out", line, tokenizer=str(tokenizer), validation_fraction=0.09999)
     library = Tokenizer.from_file(str(tokenizer))
     whole = np.concatenate([ids_of(tmp_path / "out", part) for part in ("train", "validation")])
@@ -295,6 +298,25 @@ def test_without_the_library_the_cure_is_said(
         made(tmp_path / "out", text, tokenizer=str(tokenizer))
 
 
+def test_without_a_terminal_a_line_now_and_then_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 9.0, 10.0, 11.0, 20.0])
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    with progress.bytes_read("preparing", 4_000_000, said := io.StringIO()) as advance:
+        for _ in range(4):
+            advance(1_000_000)
+    assert said.getvalue().splitlines() == ["preparing: 2 of 4 MB", "preparing: 4 of 4 MB"]
+
+
+def test_on_a_terminal_there_is_a_bar() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    with progress.bytes_read("preparing", 4_000_000, said := Terminal()) as advance:
+        advance(4_000_000)
+    assert "preparing" in said.getvalue() and "4.0/4.0 MB" in said.getvalue()
+
+
 # What is damaged
 
 
@@ -366,12 +388,12 @@ def test_an_index_that_cannot_be_is_refused(change: dict[str, Any], copied: Path
 def test_a_file_that_is_damaged_later_ends_the_run_where_it_is_read(copied: Path) -> None:
     data = open_shards(copied, CONTEXT)
     (copied / "train-00001.bin").write_bytes(b"")
-    data.train.read(0, 7000)
-    with pytest.raises(CheckFailed, match=r"train-00001\.bin: no tokens at 0 to 16: the file ends there"):
-        data.train.read(7000, 17)
+    data.train.windows([0], 7000)
+    with pytest.raises(CheckFailed, match=r"train-00001\.bin: ends at 0 bytes, needs more; copy it again"):
+        data.train.windows([6990], 17)
     (copied / "train-00004.bin").unlink()
     with pytest.raises(EnvironmentUnfit, match=r"train-00004\.bin: cannot be read"):
-        data.train.read(28_000, 17)
+        data.train.windows([28_000], 17)
 
 
 def test_an_id_that_is_past_the_vocabulary_is_not_trained_on(
@@ -381,8 +403,8 @@ def test_an_id_that_is_past_the_vocabulary_is_not_trained_on(
     data = open_shards(tmp_path / "out", CONTEXT, VOCABULARY)
     with (tmp_path / "out" / "train-00000.bin").open("r+b") as stream:
         stream.write(np.asarray(VOCABULARY, "<u2").tobytes())
-    with pytest.raises(CheckFailed, match=r"no tokens at 0 to 16: one is not below 400; jaxport data verify"):
-        data.train.read(0, 17)
+    with pytest.raises(CheckFailed, match=r"a token 400 was read, needs one below 400; jaxport data verify"):
+        data.train.windows([5, 0], 17)
 
 
 def test_a_part_that_is_shorter_than_a_window_is_refused_with_both_numbers(shards: Path) -> None:

@@ -104,7 +104,9 @@ def _ships_everywhere(name: str, at_top: bool) -> bool:
 def read_files(pattern: str) -> Corpus:
     """The bytes of a file, or of all files a glob matches, in sorted order. Raises as `read_corpus`."""
     paths = find_files(
-        pattern, "--data", "a path, a glob, a folder of token shards, tinyshakespeare or stdlib"
+        pattern,
+        "--data",
+        "a path, a glob, a folder with shards.json (of jaxport data prepare), tinyshakespeare or stdlib",
     )
     try:
         content = b"".join(path.read_bytes() for path in paths)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import weakref
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -65,37 +66,45 @@ class TokenLine:
     def __len__(self) -> int:
         return self._ends[-1]
 
-    def read(self, start: int, count: int) -> np.ndarray:
-        """`count` tokens from `start` on, [count].
+    def windows(self, starts: Sequence[int], length: int) -> np.ndarray:
+        """The tokens from each of `starts` on, [starts, length].
 
         Raises:
-            EnvironmentUnfit: the volume does not give them. CheckFailed: one is no token, or the file ends before it.
+            EnvironmentUnfit: the volume does not give them. CheckFailed: one is no token, or a file ends before it.
         """
-        found, filled = np.empty(count, self._dtype.newbyteorder("=")), 0
-        while filled < count:
-            number = bisect_right(self._ends, start + filled)
-            now = min(self._ends[number] - start, count) - filled
-            begins = self._ends[number] - self._shards[number].tokens
-            found[filled : filled + now] = self._read(number, start + filled - begins, now)
-            filled += now
+        found = np.empty((len(starts), length), self._dtype.newbyteorder("="))
+        for start, window in zip(starts, found, strict=True):
+            self._fill(start, window)
+        if int(found.max()) >= self._vocabulary:
+            raise CheckFailed(
+                f"{self._folder}: a token {found.max():,} was read, needs one below {self._vocabulary:,}; jaxport data verify "
+                f"{self._folder} says which file is damaged"
+            )
         return found
 
-    def _read(self, number: int, first: int, count: int) -> np.ndarray:
-        path, size = self._folder / self._shards[number].file, self._dtype.itemsize
+    def _fill(self, start: int, window: np.ndarray) -> None:
+        filled, size = 0, self._dtype.itemsize
+        while filled < len(window):
+            number = bisect_right(self._ends, start + filled)
+            now = min(self._ends[number] - start, len(window)) - filled
+            begins = self._ends[number] - self._shards[number].tokens
+            content = self._read(number, (start + filled - begins) * size, now * size)
+            window[filled : filled + now] = np.frombuffer(content, self._dtype)
+            filled += now
+
+    def _read(self, number: int, offset: int, count: int) -> bytes:
+        path = self._folder / self._shards[number].file
         try:
             if number not in self._opened:
                 self._opened[number] = os.open(path, os.O_RDONLY)
-            content = os.pread(self._opened[number], count * size, first * size)
+            content = os.pread(self._opened[number], count, offset)
         except OSError as error:
             raise EnvironmentUnfit(f"{path}: cannot be read: {describe_cause(error)}") from error
-        tokens = np.frombuffer(content, self._dtype) if len(content) == count * size else None
-        if tokens is None or int(tokens.max()) >= self._vocabulary:
-            why = "the file ends there" if tokens is None else f"one is not below {self._vocabulary:,}"
+        if len(content) < count:
             raise CheckFailed(
-                f"{path}: no tokens at {first:,} to {first + count - 1:,}: {why}; jaxport data verify {self._folder} finds what "
-                "is damaged"
+                f"{path}: ends at {offset + len(content):,} bytes, needs more; copy it again or prepare the text again"
             )
-        return tokens
+        return content
 
 
 def _close(descriptors: dict[int, int]) -> None:
@@ -115,8 +124,8 @@ class ShardData:
 
     def batch(self, seed: int, step: int, rows: int, own: slice = EVERY) -> dict[str, np.ndarray]:
         """Unsigned integers "tokens" [rows, context + 1]: inputs and, one to the right, targets."""
-        chosen = self.windows(seed, step, rows, own)
-        return {"tokens": np.stack([self._window(self.train, number * self.context) for number in chosen])}
+        starts = [number * self.context for number in self.windows(seed, step, rows, own)]
+        return {"tokens": self.train.windows(starts, self.context + 1)}
 
     def windows(self, seed: int, step: int, rows: int, own: slice = EVERY) -> list[int]:
         """Which windows of the training part a batch holds, by number. Position by position the order goes on through
@@ -128,7 +137,8 @@ class ShardData:
         """Unsigned integers "tokens" [batches, rows, context + 1], spread evenly over "train" or "validation"."""
         line = self.train if part == "train" else self.validation
         starts = evaluation_starts(len(line), self.context)
-        return {"tokens": np.stack([[self._window(line, int(at)) for at in row] for row in starts])}
+        windows = line.windows(starts.ravel().tolist(), self.context + 1)
+        return {"tokens": windows.reshape(*starts.shape, -1)}
 
     def baselines(self) -> dict[str, Baseline]:
         """Of bytes, their bigram model, as for text that is held in memory, counted on the first 16 MiB."""
@@ -136,11 +146,8 @@ class ShardData:
 
     @cached_property
     def _bigram(self) -> float:
-        counted = self.train.read(0, min(len(self.train), _BASELINE_TOKENS))
+        (counted,) = self.train.windows([0], min(len(self.train), _BASELINE_TOKENS))
         return bigram_bits_per_byte(counted, self.evaluation("validation")["tokens"])
-
-    def _window(self, line: TokenLine, start: int) -> np.ndarray:
-        return line.read(start, self.context + 1)
 
 
 def open_shards(folder: Path, context: int, vocabulary: int = 256) -> ShardData:
