@@ -6,7 +6,10 @@ Messages are one line: the thing, the value found, the value needed, the flag or
 from __future__ import annotations
 
 import errno
+import importlib
 import re
+import traceback
+from itertools import dropwhile
 from pathlib import Path
 
 
@@ -28,6 +31,29 @@ class FingerprintMismatch(UsageError):
 
 class UnknownStep(UsageError):
     """No checkpoint at the step that was asked for."""
+
+
+class OwnCodeFailed(UsageError):
+    """Code that a person brought raised: one line, and below it the traceback, as it is theirs to mend."""
+
+    @classmethod
+    def of(cls, what: str, error: BaseException) -> OwnCodeFailed:
+        """what: the piece of it that was called, as in "--model convnet:digits: loss of Digits"."""
+        first = (str(error).strip() or "no message").splitlines()[0]
+        return cls(f"{what} raised {type(error).__name__}: {first}\n{_from_their_code(error)}".rstrip())
+
+
+def _from_their_code(error: BaseException) -> str:
+    """The traceback from where our code called theirs."""
+    frames = traceback.extract_tb(error.__traceback__)
+    here = str(Path(__file__).parent)
+    last = max((number for number, frame in enumerate(frames) if frame.filename.startswith(here)), default=-1)
+    importing = (str(Path(importlib.__file__).parent), "<frozen")
+    kept = list(dropwhile(lambda frame: frame.filename.startswith(importing), frames[last + 1 :]))
+    head = "Traceback (most recent call last):\n" if kept else ""
+    return "".join(
+        [head, *traceback.StackSummary.from_list(kept).format(), *traceback.format_exception_only(error)]
+    )
 
 
 class CheckFailed(TrainError):

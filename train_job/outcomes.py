@@ -68,7 +68,7 @@ class Outcomes:
         allowed = self._settings.upkeep.skip_nonfinite
         found = f"loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
         if self._skipped_in_a_row > allowed:
-            raise CheckFailed(f"{found} at step {done} {self._where(done)}; {self._cure()}")
+            raise CheckFailed(f"{found} at step {done} {self._where(done)}; {self._cure(done)}")
         self._say(
             f"step {done}: {found} {self._where(done)}: passed over, {self._skipped_in_a_row} in a row of {allowed}"
         )
@@ -79,13 +79,15 @@ class Outcomes:
         first = (done - 1) * hyper.batch_size
         return f"(rows {first} to {first + hyper.batch_size - 1} in the order of seed {hyper.seed})"
 
-    def _cure(self) -> str:
+    def _cure(self, done: int) -> str:
         allowed, saved = self._settings.upkeep.skip_nonfinite, self._last_saved()
         good = "no checkpoint yet" if saved is None else f"checkpoint of step {saved}"
         if allowed:
             why = f"{self._skipped_in_a_row} in a row, and --skip-nonfinite is {allowed}"
         else:
             why = "--skip-nonfinite N passes over up to N in a row"
+        if done == 1:
+            return f"it came before any update: look at the loss and at those rows of the data; {why}"
         return (
             f"nothing of it is in the weights, nothing after it was saved (last good: {good}); {why}; where it comes "
             "again, start over under another --run with a smaller --set learning_rate"

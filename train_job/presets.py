@@ -8,11 +8,8 @@ prediction) and the settings to start from. Nothing else in train_job knows one 
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from train_job.errors import UsageError
@@ -99,69 +96,78 @@ class Baseline:
     value: float
 
 
-class Dataset(Protocol):
+class Dataset:
     """Data ready to train on. A batch is a pure function of (seed, step), so a run's position is its step."""
 
-    @property
-    def info(self) -> DataInfo:
-        """Which bytes these are."""
-        ...
+    info: DataInfo  # which bytes these are
 
-    def batch(self, seed: int, step: int, rows: int, own: slice = ...) -> dict[str, np.ndarray]:
+    def batch(self, seed: int, step: int, rows: int, own: slice = slice(None)) -> dict[str, np.ndarray]:
         """The global batch of this step: arrays with a leading dimension of `rows`.
 
         own: which of the rows to return, all by default. Given only where several processes share a batch.
         """
-        ...
+        raise NotImplementedError
 
     def evaluation(self, part: str) -> dict[str, np.ndarray]:
         """Fixed batches of "train" or "validation", [batches, rows, ...]; both parts in the same shapes."""
-        ...
+        raise NotImplementedError
 
     def baselines(self) -> dict[str, Baseline]:
-        """What a run should beat, under the name of the metric it stands beside, e.g. val_bits_per_byte."""
-        ...
+        """What a run should beat, under the name of the metric it stands beside, e.g. val_bits_per_byte. By default
+        nothing."""
+        return {}
 
 
-class Task(Protocol):
-    """What a model is trained to do, independent of its architecture."""
+class Task:
+    """What a model is trained to do, independent of its architecture. A subclass gives the first four methods."""
+
+    unit: str = "rows"  # what a position is called: "tokens", "images"
+    headline: str = "val_loss"  # the metric that a run is summed up by, of those of `report`
 
     def load(self, data: str | None, kept: Corpus | None = None) -> Dataset:
         """Reads the data named by `--data`, or the task's default. Raises UsageError, EnvironmentUnfit.
 
         kept: what to take in its place. Given only where an earlier load had a `DataInfo.content`: this is it.
         """
-        ...
+        raise NotImplementedError
 
     def loss(self, module: Any, batch: Mapping[str, jax.Array], rng: jax.Array) -> tuple[jax.Array, dict]:
-        """The mean loss to minimise (float32 scalar) and further mean metrics (scalars) of one batch."""
-        ...
+        """The mean loss to minimise (a float scalar) over the rows of a batch, and further mean metrics (scalars).
 
-    def report(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """The metrics a person reads: those of "val_*" and "train_*" plus derived ones (bits per byte)."""
-        ...
-
-    def positions(self, rows: int) -> int:
-        """How many predictions (tokens, images) a batch of `rows` holds, for throughput."""
-        ...
-
-    @property
-    def unit(self) -> str:
-        """What a position is called: "tokens", "images"."""
-        ...
-
-    @property
-    def headline(self) -> str:
-        """The metric a run is summed up by, e.g. "val_bits_per_byte"."""
-        ...
+        module: in training or in evaluation mode. rng: a key of this step's own, for dropout.
+        """
+        raise NotImplementedError
 
     def signature(self) -> PredictSignature:
         """What the trained model takes and gives."""
-        ...
+        raise NotImplementedError
 
     def example_inputs(self, rows: int, seed: int) -> dict[str, np.ndarray]:
-        """Realistic inputs of the signature, available offline."""
-        ...
+        """Realistic inputs of the signature, [rows, ...] each, the same for the same seed, available offline."""
+        raise NotImplementedError
+
+    def predict(self, module: Any, inputs: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """The outputs of the signature, by name, of a module in evaluation mode. Traced with a symbolic batch.
+
+        By default the module called on the one input, which gives the one output; UsageError where there are more.
+        """
+        signature = self.signature()
+        if len(signature.inputs) != 1 or len(signature.outputs) != 1:
+            raise UsageError(
+                f"{type(self).__name__}: its signature has {len(signature.inputs)} inputs and "
+                f"{len(signature.outputs)} outputs; give it a method predict(module, inputs) that returns the outputs "
+                "by name"
+            )
+        (x,) = inputs.values()
+        return {signature.outputs[0]: module(x)}
+
+    def report(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """The metrics a person reads: those of "val_*" and "train_*" plus derived ones. By default nothing is added."""
+        return dict(metrics)
+
+    def positions(self, rows: int) -> int:
+        """How many predictions (tokens, images) a batch of `rows` holds, for throughput. By default one a row."""
+        return rows
 
 
 @dataclass(frozen=True)
@@ -186,16 +192,16 @@ class Preset:
 
         Weights are those of `train_job.checkpoints.load_params`. Traces with a symbolic batch.
         """
-        from train_job.weights import stateless
+        from train_job.weights import skeleton
 
-        apply = stateless(self.model)
-        (name,) = self.predict_signature.inputs
-        (output,) = self.predict_signature.outputs
+        structure = skeleton(self.model)
 
         def predict(
             weights: Mapping[str, jax.Array], inputs: Mapping[str, jax.Array]
         ) -> dict[str, jax.Array]:
-            return {output: apply(weights, inputs[name])}
+            module = structure.merge(weights)
+            module.eval()
+            return self.task.predict(module, inputs)
 
         return predict
 
@@ -206,7 +212,9 @@ class Preset:
         """
         if tokens is None:
             return self
-        for what, field_name in ((self.model, "vocab"), (self.task, "tokens")):
+        from train_job.guarded import plain, replaced
+
+        for what, field_name in ((self.model, "vocab"), (plain(self.task), "tokens")):
             if not dataclasses.is_dataclass(what) or field_name not in {
                 f.name for f in dataclasses.fields(what)
             }:
@@ -216,11 +224,10 @@ class Preset:
                     "without --tokenizer"
                 )
         model: Any = self.model
-        task: Any = self.task
         return dataclasses.replace(
             self,
             model=dataclasses.replace(model, vocab=tokens.vocabulary),
-            task=dataclasses.replace(task, tokens=tokens),
+            task=replaced(self.task, tokens=tokens),
         )
 
     def example_inputs(self, rows: int, seed: int) -> dict[str, np.ndarray]:
@@ -237,12 +244,15 @@ def get_preset(name: str) -> Preset:
     """Looks up "tiny", or imports "package.module:factory" and calls it.
 
     Raises:
-        UsageError: no such preset, module or factory, or the factory gave something else.
+        UsageError: no such preset, module or factory, or the factory gave something else; OwnCodeFailed where code
+        that is not ours raised.
     """
+    from train_job.door import preset_from
+
     if name in BUILT_IN:
-        return _call_factory(BUILT_IN[name])
+        return preset_from(BUILT_IN[name], f"--preset {name}")
     if ":" in name:
-        return _call_factory(name)
+        return preset_from(name, f"--model {name}")
     raise UsageError(f"--preset: found {name!r}, needs one of {', '.join(BUILT_IN)}")
 
 
@@ -250,23 +260,3 @@ def preset_of_run(name: str, data: Mapping[str, Any]) -> Preset:
     """The preset of a run, as it was trained. data: of its record. Raises as `get_preset`, and `Preset.on`."""
     tokens = data.get("tokens")
     return get_preset(name).on(None if tokens is None else Tokenization(**tokens))
-
-
-def _call_factory(path: str) -> Preset:
-    module_name, _, attribute = path.partition(":")
-    here = str(Path.cwd())
-    if (
-        here not in sys.path
-    ):  # as `python -m` does, so that a module beside the user is found by the command too
-        sys.path.append(here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise UsageError(f"--model: cannot import {module_name!r} from {here}: {error}") from error
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
-        raise UsageError(f"--model: {module_name!r} holds no function {attribute!r}")
-    preset = factory()
-    if not isinstance(preset, Preset):
-        raise UsageError(f"--model: {path} gave a {type(preset).__name__}, needs a train_job.presets.Preset")
-    return preset

@@ -26,7 +26,7 @@ DEFAULT_ROOT = Path("work")
 DEFAULT_DATA = "stdlib"
 AXES = ("data", "fsdp", "tensor")  # of the mesh; what each is for: train_job.partition
 _OWN_FLAGS = {"steps": "--steps", "skip_nonfinite": "--skip-nonfinite"}
-_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _DEVICES = re.compile(r"[1-9][0-9]{0,5}")
 
 
@@ -245,7 +245,7 @@ def _one_of(preset: str | None, model: str | None) -> str:
 
 
 def _check_run_name(run: str | None) -> None:
-    if run is not None and not _RUN_NAME.fullmatch(run):
+    if run is not None and not RUN_NAME.fullmatch(run):
         raise UsageError(
             f"--run: found {run!r}, needs a folder name of letters, digits, '.', '_' and '-', "
             "starting with a letter or digit"

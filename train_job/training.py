@@ -31,6 +31,7 @@ from train_job.plot import draw_plot
 from train_job.preemption import EXIT_PREEMPTED, Preemption
 from train_job.presets import DataInfo, Dataset
 from train_job.progress import Quiet, reporter
+from train_job.rehearsal import rehearse
 from train_job.runs import RECORD, RunRecord, read_run, sync_directory, write_run, writing
 from train_job.settings import TrainSettings, flag_of
 from train_job.state import TrainState, abstract_state, fresh_state
@@ -66,6 +67,7 @@ def train_run(settings: TrainSettings, preemption: Preemption) -> int:
             require_even_parts(settings, layout)
             Compute.of(settings.hyper, settings.upkeep).require_applicable(settings.preset.model)
             data = shared(settings, data, layout)
+            rehearse(settings, data, layout)
         if settings.processes.first:
             if not settings.resume:
                 _move_aside(settings.run_dir)

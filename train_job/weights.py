@@ -6,11 +6,12 @@ integer keys are neither (they come back from disk as strings, and an update wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 
 from train_job.errors import UsageError
@@ -51,16 +52,39 @@ def skeleton(config: ModelConfig) -> Skeleton:
     """A model's structure, without allocating its weights.
 
     Raises:
-        UsageError: the module keeps random state of its own, which a checkpoint could not tell from weights.
+        UsageError: `build` gives no module, or one that keeps random state of its own, which a checkpoint could not
+        tell from weights, or an array that is no variable.
     """
-    graph, state = nnx.split(nnx.eval_shape(lambda: config.build(nnx.Rngs(0))))
+    kind = type(config).__name__
+
+    def build() -> nnx.Module:
+        module = config.build(nnx.Rngs(0))
+        if not isinstance(module, nnx.Module):
+            raise UsageError(f"build of {kind} gave a {type(module).__name__}, needs a flax.nnx.Module")
+        for path, part in nnx.iter_modules(module):
+            for name, value in vars(part).items():
+                if isinstance(value, jax.Array | np.ndarray):
+                    raise _bare(kind, flat_key((*path, name)))
+        return module
+
+    graph, state = nnx.split(nnx.eval_shape(build))
     slots = {flat_key(path): (path, slot) for path, slot in nnx.to_flat_state(state)}
     for key, (_, slot) in slots.items():
+        if not isinstance(slot, nnx.Variable):
+            raise _bare(kind, key)
         if isinstance(slot, nnx.RngState):
             raise UsageError(
                 f"model holds random state {key!r}; pass nnx.Rngs(rng) at the call in the task's loss"
             )
     return Skeleton(graph, slots)
+
+
+def _bare(kind: str, key: str) -> UsageError:
+    """Flax takes such an array for a setting of the module: it would be in no checkpoint."""
+    return UsageError(
+        f"the module of {kind} holds {key!r} as a bare array; make it an nnx.Param to train it, an nnx.Variable to keep "
+        "it, or compute it in the call"
+    )
 
 
 def initialise(config: ModelConfig, seed: int) -> Weights:
@@ -75,18 +99,6 @@ def initialise(config: ModelConfig, seed: int) -> Weights:
 def flatten(module: Any) -> Weights:
     """The arrays of every variable of a module, by flat key."""
     return {flat_key(path): slot[...] for path, slot in nnx.to_flat_state(nnx.state(module))}
-
-
-def stateless(config: ModelConfig) -> Callable[[Mapping[str, jax.Array], jax.Array], jax.Array]:
-    """The model's forward pass, in evaluation mode, as a pure function of (weights, input)."""
-    structure = skeleton(config)
-
-    def apply(weights: Mapping[str, jax.Array], x: jax.Array) -> jax.Array:
-        module = structure.merge(weights)
-        module.eval()
-        return module(x)
-
-    return apply
 
 
 def flat_key(path: Path) -> str:

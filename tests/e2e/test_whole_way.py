@@ -65,16 +65,16 @@ def test_an_export_job_waits_for_a_run_that_is_not_there_yet(made: Made, tmp_pat
     assert open_bundle(tmp_path / "models" / "digits" / "1").manifest.provenance["step"] == 20
 
 
-def test_one_server_answers_both_models_takes_a_new_version_and_leaves_nothing_unanswered(
+def test_one_server_answers_all_models_takes_a_new_version_and_leaves_nothing_unanswered(
     made: Made, tmp_path: Path
 ) -> None:
     with running_server(made.models, "--max-batch", "8", "--drain-delay", "0.5") as server:
-        answers_both(server, tmp_path)
+        answers_all(server, tmp_path)
         serves_what_is_exported(server, made)
         answers_all_that_it_accepted(server)
 
 
-def answers_both(server: ServerProcess, folder: Path) -> None:
+def answers_all(server: ServerProcess, folder: Path) -> None:
     at = ("--address", server.grpc)
     text = jaxport("predict", "nano", "--text", "the quick ", "--bytes", "8", "--json", *at)
     assert len(json.loads(text.stdout)["continuation"]) == 8, text.stderr
@@ -82,6 +82,16 @@ def answers_both(server: ServerProcess, folder: Path) -> None:
     np.save(folder / "pixels.npy", pixels)
     digits = jaxport("predict", "digits", "--input", f"pixels=@{folder / 'pixels.npy'}", "--json", *at)
     assert np.array(json.loads(digits.stdout)["logits"]).shape == (4, 10), digits.stderr
+    answers_as_its_module_does(server)
+
+
+def answers_as_its_module_does(server: ServerProcess) -> None:
+    """A model from outside of the package, whose source the server has never seen."""
+    images = np.full((3, 8, 8), 0.5, np.float32)
+    with Client(server.grpc) as client:
+        logits = client.predict("convnet", {"images": images})["logits"]
+        assert client.model("convnet").usage["task"] == "classification"
+    assert logits.shape == (3, 10) and np.isfinite(logits).all() and np.ptp(logits[0]) > 0
 
 
 def serves_what_is_exported(server: ServerProcess, made: Made) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from train_job.errors import UsageError
 from train_job.presets import BUILT_IN, get_preset
-from train_job.weights import initialise, skeleton, stateless
+from train_job.weights import initialise, skeleton
 
 
 def count(name: str) -> int:
@@ -100,7 +100,7 @@ def test_weights_of_another_model_are_refused_by_name() -> None:
     weights = initialise(preset.model, seed=0)
     del weights["head.bias"]
     with pytest.raises(UsageError, match=r"'head\.bias' is missing"):
-        stateless(preset.model)(weights, jnp.zeros((1, 64)))
+        preset.predict_fn()(weights, preset.example_inputs(1, seed=0))
 
 
 def test_random_state_inside_a_module_is_refused_with_the_cure() -> None:

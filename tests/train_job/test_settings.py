@@ -35,7 +35,10 @@ def test_tiny_starts_from_the_settings_of_the_course() -> None:
         ({}, r"found neither of --preset and --model; needs exactly one"),
         ({"preset": "nano", "model": "a:b"}, r"found both of --preset and --model"),
         ({"model": "toy"}, r"--model: found 'toy', needs package\.module:factory"),
-        ({"model": "no_such_module:toy"}, r"--model: cannot import 'no_such_module'"),
+        (
+            {"model": "no_such_module:toy"},
+            r"--model no_such_module:toy: cannot import 'no_such_module' from ",
+        ),
         ({"model": "toy_model:no_such"}, r"'toy_model' holds no function 'no_such'"),
         ({"model": "toy_model:not_a_preset"}, r"toy_model:not_a_preset gave a str, needs a .*Preset"),
         ({"preset": "nano", "run": "../elsewhere"}, r"--run: found '\.\./elsewhere', needs a folder name"),

@@ -8,30 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from train_job.data.draws import EVERY, draw, spread
+from train_job.data.arrays import ArrayData
 from train_job.presets import Baseline, DataInfo
 
 _VALIDATION_ROWS = 360  # the last fifth: other writers than the first
 
 
 @dataclass(frozen=True, eq=False)
-class DigitsData:
+class DigitsData(ArrayData):
     """float32 "pixels" [n, 64] in [0, 1] and int32 "label" [n], cut in two in their given order."""
-
-    info: DataInfo
-    train: dict[str, np.ndarray]
-    validation: dict[str, np.ndarray]
-
-    def batch(self, seed: int, step: int, rows: int, own: slice = EVERY) -> dict[str, np.ndarray]:
-        """`rows` images drawn with replacement."""
-        chosen = draw(seed, step, rows, below=len(self.train["label"]))[own]
-        return {name: values[chosen] for name, values in self.train.items()}
-
-    def evaluation(self, part: str) -> dict[str, np.ndarray]:
-        """The whole validation part, or as many training images, as one batch: leading dimensions [1, 360]."""
-        source = self.train if part == "train" else self.validation
-        chosen = spread(_VALIDATION_ROWS, below=len(source["label"]))
-        return {name: values[chosen][None] for name, values in source.items()}
 
     def baselines(self) -> dict[str, Baseline]:
         """Always answering with the commonest class."""

@@ -11,7 +11,7 @@ import numpy as np
 from train_job.data.draws import EVERY, draw, spread
 from train_job.data.sources import Corpus
 from train_job.errors import UsageError
-from train_job.presets import Baseline, DataInfo
+from train_job.presets import Baseline, DataInfo, Dataset
 
 VALIDATION_FRACTION = 0.1  # the last tenth: a shuffled split of text leaks its neighbours
 _EVALUATION_TOKENS = 16 * 1024  # predictions per part and evaluation: good to about 0.03 bits per byte
@@ -19,7 +19,7 @@ _EVALUATION_ROWS = 32
 
 
 @dataclass(frozen=True, eq=False)
-class TextData:
+class TextData(Dataset):
     """A corpus cut in two: `train` then `validation`, both uint8 [n]. Windows hold context + 1 bytes."""
 
     info: DataInfo

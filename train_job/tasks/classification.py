@@ -15,11 +15,11 @@ from train_job.data.digits import DigitsData, read_digits
 from train_job.data.draws import draw
 from train_job.data.sources import Corpus
 from train_job.errors import UsageError
-from train_job.presets import PredictSignature
+from train_job.presets import PredictSignature, Task
 
 
 @dataclass(frozen=True)
-class DigitClassification:
+class DigitClassification(Task):
     """The loss is the mean cross-entropy in nats per image; accuracy is reported beside it."""
 
     unit: str = "images"
@@ -40,14 +40,6 @@ class DigitClassification:
         logits = module(batch["pixels"]).astype(jnp.float32)  # the softmax is never in bfloat16
         nats = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
         return nats.mean(), {"accuracy": jnp.mean(jnp.argmax(logits, axis=-1) == batch["label"])}
-
-    def report(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Nothing to add."""
-        return dict(metrics)
-
-    def positions(self, rows: int) -> int:
-        """Images per batch."""
-        return rows
 
     def signature(self) -> PredictSignature:
         """float32 pixels [b, 64] in [0, 1] -> float32 logits [b, 10]."""

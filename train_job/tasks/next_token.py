@@ -17,12 +17,12 @@ from train_job.data.shards import BYTES, HUGGING_FACE, shards_at
 from train_job.data.sources import Corpus, read_corpus, read_stdlib
 from train_job.data.text import TextData, cut
 from train_job.data.windows import ShardData, open_shards
-from train_job.presets import PredictSignature, Tokenization
+from train_job.presets import PredictSignature, Task, Tokenization
 from train_job.settings import DEFAULT_DATA
 
 
 @dataclass(frozen=True)
-class NextToken:
+class NextToken(Task):
     """Windows of `context` tokens; the loss is the mean cross-entropy in nats per token.
 
     tokens: what they stand for; None for bytes.

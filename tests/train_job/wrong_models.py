@@ -1,0 +1,204 @@
+"""Factories as people write them the first time, each with one thing wrong; reached by `--model wrong_models:NAME`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from train_job.data.arrays import ArrayData
+from train_job.presets import DataInfo, Dataset, PredictSignature, Preset, Task
+from train_job.settings import Hyperparameters
+
+ROWS = np.arange(64, dtype=np.float32).reshape(16, 4) / 64
+
+
+@dataclass(frozen=True)
+class Config:
+    width: int = 4
+
+    def build(self, rngs: nnx.Rngs) -> nnx.Module:
+        return nnx.Linear(self.width, 1, rngs=rngs)
+
+
+class Fit(Task):
+    def load(self, data: str | None, kept: Any = None) -> Dataset:
+        return ArrayData.cut("ramp", {"x": ROWS, "y": ROWS.sum(1)}, validation=4)  # type: ignore[return-value]
+
+    def loss(self, module: Any, batch: Mapping[str, jax.Array], rng: jax.Array) -> tuple[jax.Array, dict]:
+        return jnp.square(module(batch["x"])[:, 0] - batch["y"]).mean(), {}
+
+    def signature(self) -> PredictSignature:
+        return PredictSignature({"x": ("float32", "b, 4")}, ("y",), {})
+
+    def example_inputs(self, rows: int, seed: int) -> dict[str, np.ndarray]:
+        return {"x": ROWS[:rows]}
+
+
+def right() -> Preset:
+    return Preset("right", Config(), Fit(), Hyperparameters(steps=2, batch_size=4, warmup_steps=1))
+
+
+def with_task(**methods: Any) -> Preset:
+    return replace(right(), task=type("Fit", (Fit,), methods)())
+
+
+def with_model(build: Callable[..., Any]) -> Preset:
+    kind = dataclass(frozen=True)(type("Config", (), {"build": build}))
+    return replace(right(), model=kind())
+
+
+def needs_an_argument(size: int) -> Preset:
+    return right()
+
+
+def model_is_a_dict() -> Preset:
+    return replace(right(), model={"width": 4})  # type: ignore[arg-type]
+
+
+def model_is_a_class() -> Preset:
+    return replace(right(), model=Config)  # type: ignore[arg-type]
+
+
+def model_without_build() -> Preset:
+    return replace(right(), model=DataInfo("", "", 0, "", ""))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Activated(Config):
+    activation: Any = jax.nn.relu
+
+
+def model_with_a_function() -> Preset:
+    return replace(right(), model=Activated())
+
+
+def build_gives_a_function() -> Preset:
+    return with_model(lambda self, rngs: jax.nn.relu)
+
+
+def build_raises() -> Preset:
+    return with_model(lambda self, rngs: nnx.Linear(4, "one", rngs=rngs))
+
+
+class Table(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.linear = nnx.Linear(4, 1, rngs=rngs)
+        self.scale = jnp.ones(4)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.linear(x * self.scale)
+
+
+def module_with_a_bare_array() -> Preset:
+    return with_model(lambda self, rngs: Table(rngs))
+
+
+def module_without_weights() -> Preset:
+    return with_model(lambda self, rngs: nnx.Module())
+
+
+def task_is_a_class() -> Preset:
+    return replace(right(), task=Fit)  # type: ignore[arg-type]
+
+
+def task_without_loss() -> Preset:
+    return replace(right(), task=type("Half", (Task,), {"load": Fit.load})())
+
+
+def task_of_its_own() -> Preset:
+    methods = {name: getattr(Fit, name) for name in ("load", "loss", "signature", "example_inputs")}
+    return replace(right(), task=type("Mine", (), methods)())
+
+
+def batch_size_is_a_text() -> Preset:
+    return replace(right(), hyper=Hyperparameters(batch_size="32"))  # type: ignore[arg-type]
+
+
+def learning_rate_is_negative() -> Preset:
+    return replace(right(), hyper=Hyperparameters(learning_rate=-1.0))
+
+
+def name_is_a_path() -> Preset:
+    return replace(right(), name="my/model")
+
+
+def load_gives_arrays() -> Preset:
+    return with_task(load=lambda self, data: {"x": ROWS})
+
+
+def loss_of_every_row() -> Preset:
+    return with_task(loss=lambda self, module, batch, rng: (module(batch["x"])[:, 0], {}))
+
+
+def loss_alone() -> Preset:
+    return with_task(loss=lambda self, module, batch, rng: module(batch["x"]).mean())
+
+
+def loss_with_a_metric_of_every_row() -> Preset:
+    return with_task(loss=lambda self, module, batch, rng: (jnp.zeros(()), {"error": batch["y"]}))
+
+
+def loss_raises() -> Preset:
+    return with_task(loss=lambda self, module, batch, rng: module(batch["pixels"]))
+
+
+def loss_is_not_a_number() -> Preset:
+    return with_task(loss=lambda self, module, batch, rng: (module(batch["x"]).mean() * jnp.nan, {}))
+
+
+def unknown_headline() -> Preset:
+    return with_task(headline="val_accuracy")
+
+
+def with_data(**methods: Any) -> Preset:
+    kind = type("Ramp", (ArrayData,), methods)
+    return with_task(load=lambda self, data: kind.cut("ramp", {"x": ROWS, "y": ROWS.sum(1)}, validation=4))
+
+
+def batch_of_other_rows() -> Preset:
+    return with_data(batch=lambda self, seed, step, rows: {"x": ROWS[:3], "y": ROWS[:3].sum(1)})
+
+
+def batch_of_texts() -> Preset:
+    return with_data(batch=lambda self, seed, step, rows: {"x": np.array(["a"] * rows)})
+
+
+def batch_by_chance() -> Preset:
+    chance = np.random.default_rng()
+    return with_data(batch=lambda self, seed, step, rows: {"x": chance.random((rows, 4)), "y": np.ones(rows)})
+
+
+def evaluation_without_batches() -> Preset:
+    return with_data(evaluation=lambda self, part: {"x": ROWS, "y": ROWS.sum(1)})
+
+
+def example_of_another_shape() -> Preset:
+    return with_task(signature=lambda self: PredictSignature({"x": ("float32", "b, 5")}, ("y",), {}))
+
+
+def signature_that_the_module_does_not_take() -> Preset:
+    return with_task(
+        signature=lambda self: PredictSignature({"x": ("float32", "b, 5")}, ("y",), {}),
+        example_inputs=lambda self, rows, seed: {"x": np.ones((rows, 5), np.float32)},
+    )
+
+
+def two_inputs_and_no_predict() -> Preset:
+    return with_task(
+        signature=lambda self: PredictSignature(dict.fromkeys("xz", ("float32", "b, 4")), ("y",), {}),
+        example_inputs=lambda self, rows, seed: dict.fromkeys("xz", ROWS[:rows]),
+    )
+
+
+def predict_forgets_an_output() -> Preset:
+    return with_task(predict=lambda self, module, inputs: {"z": module(inputs["x"])})
+
+
+def prediction_is_a_mean() -> Preset:
+    return with_task(predict=lambda self, module, inputs: {"y": module(inputs["x"]).mean()})
