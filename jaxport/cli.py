@@ -18,6 +18,7 @@ from jaxport.stopping import leaving_on_signals, unwinding_on_sigterm
 COMMANDS = {
     "data": ("train", "make token shards of text, for training on more than memory holds"),
     "train": ("train", "train a model and write checkpoints"),
+    "runs": ("", "list the runs of a root, or compare some of them"),
     "export": ("export", "turn a checkpoint into a bundle"),
     "refresh": ("export", "export a bundle's checkpoint again, with this JAX, into the next version"),
     "verify": ("serve", "run a bundle's goldens in a fresh isolated process"),

@@ -61,6 +61,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="where --metrics-port listens; in a cluster 0.0.0.0 (default: 127.0.0.1)",
     )
     parser.add_argument(
+        "--profile",
+        metavar="A:B",
+        help="trace the steps after A up to B into the run's folder, such as 20:25: docs/training.md (default: none)",
+    )
+    parser.add_argument(
         "--skip-nonfinite",
         metavar="N",
         help="pass over up to N steps in a row whose loss or gradient is no number (default: 0: stop, exit 3)",
@@ -99,6 +104,7 @@ def settings_from(namespace: argparse.Namespace, processes: Processes = ALONE) -
         metrics_port=namespace.metrics_port,
         metrics_host=namespace.metrics_host,
         skip_nonfinite=namespace.skip_nonfinite,
+        profile=namespace.profile,
         overrides=dict(_pair(text) for text in namespace.set),
     )
 

@@ -20,7 +20,13 @@ _SXM_HOPPER = {"bfloat16": 989.4, "tensorfloat32": 494.7, FLOAT32: 67.0}
 _SXM_AMPERE = {"bfloat16": 312.0, "tensorfloat32": 156.0, FLOAT32: 19.5}
 
 # 10^12 per second of one device, by the name JAX gives it, without sparsity (the data sheets print twice these for
-# tensor cores, "with sparsity"). Only whole devices whose sheet was looked up: a slice of one (MIG) has another name.
+# tensor cores, "with sparsity"). Only whole devices: a slice of one (MIG) has another name, as have the NVL variants of
+# H100 and H200, which are slower. NVIDIA's own sheets were not at hand when these were checked, others' copies were:
+#   A100  TF32, BF16 and FP32, all variants alike
+#   H100  SXM: TF32 989, BF16 1,979 with sparsity, and FP32 67; PCIe: 756, 1,513 and 51
+#   H200  BF16 989 dense, as of the H100 SXM, whose die it has; TF32 and FP32 are taken from that
+#   L4    TF32 120 with sparsity; BF16 (twice TF32) and FP32 were found in no copy. Computed from its boost clock all
+#         three come out 3 to 4 % higher
 PEAKS: dict[str, dict[str, float]] = {
     "NVIDIA L4": {"bfloat16": 121.0, "tensorfloat32": 60.0, FLOAT32: 30.3},
     "NVIDIA A100-SXM4-40GB": _SXM_AMPERE,
@@ -39,7 +45,7 @@ _EXACT = ("highest", "float32")
 def peak_flops(device_kind: str, compute_dtype: str, matmul_precision: str | None) -> float | None:
     """Operations per second that one device could do at most; None for a device that is not in the table.
 
-    matmul_precision: of `jax_default_matmul_precision`. Source: NVIDIA's data sheets of L4, A100, H100 and H200, dense.
+    matmul_precision: of `jax_default_matmul_precision`. What of the table was checked: above it.
     """
     if compute_dtype == FLOAT32 and matmul_precision not in _EXACT:
         compute_dtype = "tensorfloat32"

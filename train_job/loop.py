@@ -23,6 +23,7 @@ from train_job.outcomes import Outcomes
 from train_job.preemption import Preemption
 from train_job.prefetch import Prefetch
 from train_job.presets import Dataset
+from train_job.profiler import Profiler
 from train_job.progress import Reporter, interval_line
 from train_job.runs import saved_steps
 from train_job.settings import TrainSettings
@@ -63,12 +64,18 @@ class Loop:
         hyper, upkeep = self.settings.hyper, self.settings.upkeep
         saved, votes = done, self.layout.votes(self.preemption)
         outcomes = Outcomes(self.settings, votes, self.reporter.interval, self._last_saved)
-        with Prefetch(partial(self.layout.batch, self.data, hyper.seed), done, hyper.steps) as batches:
-            pace = _Pace(done, batches)
+        profile = Profiler(self.settings, done, self.reporter.interval, outcomes.wait)
+        with (
+            Prefetch(partial(self.layout.batch, self.data, hyper.seed), done, hyper.steps) as batches,
+            profile,
+        ):
+            pace = _Pace(done, batches, profile)
             while done < hyper.steps and not votes.stop:
-                state, outcome = self.programs.step(state, batches.take(done), *votes.cast())
+                with profile.step(done):
+                    state, outcome = self.programs.step(state, batches.take(done), *votes.cast())
                 done += 1
                 outcomes.add(done, outcome)
+                profile.after(done)
                 outcomes.settle(left=_LOOKAHEAD)
                 self.checkpoints.raise_if_failed()
                 self.reporter.advance(done)
@@ -82,7 +89,7 @@ class Loop:
                     if save:
                         self.checkpoints.save(done, state.as_items(), metrics)
                         saved = done
-                    pace = _Pace(done, batches)
+                    pace = _Pace(done, batches, profile)
         outcomes.settle()
         if saved != done:  # stopped by a signal: no time for an evaluation
             self.checkpoints.save(done, state.as_items(), {})
@@ -131,17 +138,17 @@ class Loop:
 
 
 class _Pace:
-    """Seconds per step since an interval began; evaluation and saving are outside."""
+    """Seconds per step since an interval began; evaluation, saving and writing a profile are outside."""
 
-    def __init__(self, done: int, batches: Prefetch) -> None:
-        self._done, self._batches = done, batches
-        self._since, self._waited = time.perf_counter(), batches.waited
+    def __init__(self, done: int, batches: Prefetch, profile: Profiler) -> None:
+        self._done, self._batches, self._profile = done, batches, profile
+        self._since, self._waited = time.perf_counter() - profile.seconds, batches.waited
 
     def figures(self, done: int) -> dict[str, float]:
         """Of an interval that ends here. input_wait_seconds: those of a step that the loop had no batch for it."""
         steps = done - self._done
         return {
-            "step_seconds": max(time.perf_counter() - self._since, 1e-9) / steps,
+            "step_seconds": max(time.perf_counter() - self._profile.seconds - self._since, 1e-9) / steps,
             "input_wait_seconds": (self._batches.waited - self._waited) / steps,
         }
 

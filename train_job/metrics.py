@@ -14,24 +14,11 @@ from tensorboardX.proto import event_pb2
 from tensorboardX.summary import scalar
 
 from train_job.errors import StorageFailed
+from train_job.rows import read_metrics
 from train_job.runs import METRICS, TENSORBOARD, write_atomically
 
 _messages: Any = event_pb2  # generated at import, so a type checker cannot see what it holds
 _Event, _SessionLog = _messages.Event, _messages.SessionLog
-
-
-def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """The rows of `metrics.jsonl`, oldest first. A last line that a kill cut short is left out."""
-    path = run_dir / METRICS
-    if not path.is_file():
-        return []
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            break  # lines are appended whole and in order: nothing after a torn one counts
-    return rows
 
 
 class MetricsLog:

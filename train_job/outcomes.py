@@ -50,6 +50,10 @@ class Outcomes:
             self._votes.settle(outcome.votes)
             self._hear(done, float(outcome.loss), float(outcome.grad_norm))
 
+    def wait(self) -> None:
+        """Returns when all steps that were started are done. Hears of none: another process may not be that far."""
+        jax.block_until_ready([outcome for _, outcome in self._under_way])
+
     def means(self) -> dict[str, float]:
         """batch_loss and grad_norm: means over the steps since this was last asked that were not passed over."""
         count, (loss, norm) = self._count, self._sums

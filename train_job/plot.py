@@ -5,16 +5,16 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from train_job.presets import Baseline
 from train_job.runs import PLOT, write_atomically
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 _TITLES = {"loss": "loss (nats)", "bits_per_byte": "bits per byte", "accuracy": "accuracy"}
+_LABELS = {"mfu": "MFU", "grad_norm": "gradient norm"}  # below the metrics, beside throughput
 _TRAIN, _VAL, _BASE, _INK = "#9aa5b1", "#1f6feb", "#c2410c", "#24292f"
 _PANEL_INCHES = (7.2, 4.4)
 _BESIDE_HEIGHT = 0.55  # of the panels above
@@ -25,6 +25,11 @@ def draw_plot(
     run_dir: Path, title: str, rows: Sequence[Mapping[str, Any]], baselines: Mapping[str, Baseline]
 ) -> Path:
     """Writes `loss.png` from the rows of `metrics.jsonl`. Raises StorageFailed."""
+    from matplotlib.backends.backend_agg import (
+        FigureCanvasAgg,
+    )  # over a second to import, for the end of a run alone
+    from matplotlib.figure import Figure
+
     families, beside = _families(rows), _beside(rows)
     width, height = _PANEL_INCHES
     size = (width * len(families), height * (1 + _BESIDE_HEIGHT * bool(beside)))
@@ -54,16 +59,22 @@ def _families(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _beside(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Throughput and the gradient's norm, as far as they were measured."""
-    names = {name for row in rows for name in row if name.endswith("_per_s")}
-    return [*sorted(names), *(["grad_norm"] if any("grad_norm" in row for row in rows) else [])]
+    """Throughput, what it makes of the devices, and the gradient's norm, as far as they were measured."""
+    names = {name for row in rows for name in row}
+    return [*sorted(name for name in names if name.endswith("_per_s")), *(n for n in _LABELS if n in names)]
 
 
 def _curve(axes: Axes, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    from matplotlib.ticker import EngFormatter, PercentFormatter
+
     steps, values = zip(*((row["step"], row[name]) for row in rows if name in row), strict=True)
     axes.plot(steps, values, color=_INK, linewidth=1.4, marker="o", markersize=2)
-    axes.set_ylabel(f"{name.removesuffix('_per_s')}/s" if name.endswith("_per_s") else "gradient norm")
+    axes.set_ylabel(_LABELS.get(name) or f"{name.removesuffix('_per_s')}/s")
     axes.set_ylim(0, 1.1 * max(values) or 1)
+    if name == "mfu":
+        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+    elif name.endswith("_per_s"):
+        axes.yaxis.set_major_formatter(EngFormatter())
     _finish(axes)
 
 

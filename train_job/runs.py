@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,7 +23,9 @@ KEPT_DATA = "data.bin"
 METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 PLOT = "loss.png"
+PROFILE = "profile"
 _LOCK = ".lock"
+_CLAIMS, _CLAIM_AGAIN_S = 3, 0.05
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,8 @@ class RunRecord:
     data: name, sha256, bytes and, of a source whose bytes the run keeps, source (train_job.kept); of text by a
     tokenizer, tokens (train_job.presets.Tokenization). baselines: reference metrics of the data. versions: of python and the libraries.
     created_at: UTC, ISO 8601. finished: every planned step is done and its checkpoint is on disk. starts: how often
-    the run was started; 0 for one of before they were counted.
+    the run was started; 0 for one of before they were counted. headline: the metric that sums it up; empty in a record
+    of before it was kept.
     """
 
     run: str
@@ -47,6 +51,7 @@ class RunRecord:
     created_at: str
     finished: bool = False
     starts: int = 0
+    headline: str = ""
     schema_version: int = field(default=SCHEMA_VERSION)
 
 
@@ -161,18 +166,33 @@ def writing(run_dir: Path) -> Iterator[None]:
         yield
 
 
+def is_written(run_dir: Path) -> bool:
+    """Whether a process that this file system knows of holds the run. Asks without leaving a trace."""
+    with contextlib.suppress(OSError), (run_dir / _LOCK).open(encoding="utf-8") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def _claim(stream: Any, run_dir: Path) -> None:
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        stream.seek(0)
-        holder = stream.read().strip() or "another process"
-        raise RunBusy(
-            f"run {run_dir.name!r} in {run_dir.parent} is being written by {holder}; "
-            "wait for it, stop it, or choose another --run"
-        ) from None
-    except OSError as error:
-        raise StorageFailed.at(run_dir, error) from error
+    for left in reversed(range(_CLAIMS)):
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if left:  # who asks whether the run is written holds it for a moment
+                time.sleep(_CLAIM_AGAIN_S)
+                continue
+            stream.seek(0)
+            holder = stream.read().strip() or "another process"
+            raise RunBusy(
+                f"run {run_dir.name!r} in {run_dir.parent} is being written by {holder}; "
+                "wait for it, stop it, or choose another --run"
+            ) from None
+        except OSError as error:
+            raise StorageFailed.at(run_dir, error) from error
     # On a full disk the lock holds without its label. Past the stream's buffer: what could not be flushed would
     # be written again when the stream is closed, and fail in place of the error that ended the run.
     with contextlib.suppress(OSError):

@@ -28,6 +28,7 @@ AXES = ("data", "fsdp", "tensor")  # of the mesh; what each is for: train_job.pa
 _OWN_FLAGS = {"steps": "--steps", "skip_nonfinite": "--skip-nonfinite"}
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _DEVICES = re.compile(r"[1-9][0-9]{0,5}")
+_WINDOW = re.compile(r"([0-9]{1,15}):([0-9]{1,15})")
 
 
 def _setting(default: Any, accepts: str, test: Callable[[Any], bool]) -> Any:
@@ -110,6 +111,7 @@ class TrainSettings:
     processes: Processes = ALONE
     metrics_port: int | None = None  # where process 0 answers a Prometheus; 0: any free one; None: nowhere
     metrics_host: str = "127.0.0.1"
+    profile: tuple[int, int] | None = None  # (A, B): the steps after A up to B are traced
 
     @property
     def run_dir(self) -> Path:
@@ -132,6 +134,7 @@ class TrainSettings:
         metrics_port: str | int | None = None,
         metrics_host: str = "127.0.0.1",
         skip_nonfinite: str | int | None = None,
+        profile: str | None = None,
     ) -> TrainSettings:
         """Checks what a person typed and completes it with the preset's defaults.
 
@@ -145,12 +148,14 @@ class TrainSettings:
         _check_data(data)
         axes = _parse_mesh(mesh)
         port = _parse_port(metrics_port)
+        window = _parse_profile(profile)
         for key, value in {"steps": steps, "skip_nonfinite": skip_nonfinite}.items():
             if value is not None:
                 given |= {key: check_value(key, value)}
         chosen = _load_preset(name, data)
         hyper = dataclasses.replace(chosen.hyper, **_of(Hyperparameters, given))
         _check_parts(hyper)
+        _check_window(window, hyper.steps)
         return cls(
             preset=chosen,
             preset_name=name,
@@ -164,6 +169,7 @@ class TrainSettings:
             processes=processes,
             metrics_port=port,
             metrics_host=metrics_host,
+            profile=window,
         )
 
 
@@ -268,6 +274,24 @@ def _parse_port(port: str | int | None) -> int | None:
             f"--metrics-port: found {port!r}, needs a whole number from 0 (any free port) to 65535"
         )
     return int(port)
+
+
+def _parse_profile(window: str | None) -> tuple[int, int] | None:
+    if window is None:
+        return None
+    found = _WINDOW.fullmatch(window)
+    if not found or int(found[1]) >= int(found[2]):
+        raise UsageError(
+            f"--profile: found {window!r}, needs A:B with A below B, such as 20:25 for the steps 21 to 25"
+        )
+    return int(found[1]), int(found[2])
+
+
+def _check_window(window: tuple[int, int] | None, steps: int) -> None:
+    if window is not None and window[1] > steps:
+        raise UsageError(
+            f"--profile: found {window[0]}:{window[1]}, needs steps up to {steps}, the planned ones (--steps)"
+        )
 
 
 def _parse_mesh(mesh: str | None) -> dict[str, int]:

@@ -23,15 +23,15 @@ from train_job.fingerprint import fingerprint, require_same
 from train_job.kept import KeptData, keep, kept_data, load_data, shared
 from train_job.loop import Loop
 from train_job.mesh import Layout, lay_out, said
-from train_job.metrics import MetricsLog, read_metrics
+from train_job.metrics import MetricsLog
 from train_job.optimizer import optimizer
 from train_job.partition import PartitionRules
 from train_job.peers import joined, peers
-from train_job.plot import draw_plot
 from train_job.preemption import EXIT_PREEMPTED, Preemption
 from train_job.presets import DataInfo, Dataset
 from train_job.progress import Quiet, reporter
 from train_job.rehearsal import rehearse
+from train_job.rows import read_metrics
 from train_job.runs import RECORD, RunRecord, read_run, sync_directory, write_run, writing
 from train_job.settings import TrainSettings, flag_of
 from train_job.state import TrainState, abstract_state, fresh_state
@@ -253,6 +253,7 @@ def _begin(settings: TrainSettings, data: Dataset) -> RunRecord:
         versions=_versions(),
         created_at=record.created_at if record else datetime.now(UTC).isoformat(timespec="seconds"),
         starts=(record.starts if record else 0) + 1,
+        headline=settings.preset.task.headline,
     )
     write_run(settings.run_dir, latest)
     return latest
@@ -265,6 +266,8 @@ def _versions() -> dict[str, str]:
 
 def _finish(settings: TrainSettings, data: Dataset, record: RunRecord) -> None:
     """Draws the plot, says how it went and, last of all, marks the run finished."""
+    from train_job.plot import draw_plot  # matplotlib: no start should wait for it
+
     rows = read_metrics(settings.run_dir)
     plot = draw_plot(settings.run_dir, f"{settings.run}: {data.info.name}", rows, data.baselines())
     headline = settings.preset.task.headline

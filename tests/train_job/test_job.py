@@ -17,7 +17,7 @@ from PIL import Image
 from train_job.checkpoints import list_steps, load_params, read_run
 from train_job.errors import CheckFailed, EnvironmentUnfit, FingerprintMismatch, RunBusy
 from train_job.job import train
-from train_job.metrics import read_metrics
+from train_job.rows import read_metrics
 from train_job.runs import writing
 from train_job.settings import TrainSettings
 

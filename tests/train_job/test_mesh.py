@@ -23,11 +23,11 @@ from train_job.checkpoints import load_params
 from train_job.errors import UsageError
 from train_job.job import train
 from train_job.mesh import Layout, lay_out
-from train_job.metrics import read_metrics
 from train_job.optimizer import optimizer
 from train_job.partition import PartitionRules
 from train_job.presets import BUILT_IN, get_preset
 from train_job.processes import ALONE, Processes
+from train_job.rows import read_metrics
 from train_job.settings import AXES, TrainSettings
 from train_job.state import abstract_state
 from train_job.steps import jit_step

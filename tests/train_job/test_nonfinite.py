@@ -15,10 +15,10 @@ from train_job.errors import CheckFailed, StorageFailed
 from train_job.job import train
 from train_job.loop import Loop
 from train_job.mesh import lay_out
-from train_job.metrics import read_metrics
 from train_job.optimizer import optimizer
 from train_job.presets import get_preset
 from train_job.processes import ALONE
+from train_job.rows import read_metrics
 from train_job.settings import TrainSettings
 from train_job.state import abstract_state, fresh_state
 from train_job.steps import jit_step

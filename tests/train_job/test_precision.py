@@ -20,11 +20,11 @@ from train_job.compute import AS_MADE, Compute
 from train_job.errors import FingerprintMismatch, UsageError
 from train_job.job import train
 from train_job.mesh import Layout, lay_out
-from train_job.metrics import read_metrics
 from train_job.models.transformer import Block, TransformerConfig
 from train_job.optimizer import optimizer
 from train_job.presets import Preset, Task, get_preset
 from train_job.processes import ALONE
+from train_job.rows import read_metrics
 from train_job.settings import Hyperparameters, TrainSettings
 from train_job.state import TrainState, abstract_state, fresh_state
 from train_job.steps import Batch, jit_step, loss_function, mean_gradients

@@ -15,8 +15,8 @@ from train_job import prefetch
 from train_job.data.text import TextData
 from train_job.errors import EnvironmentUnfit
 from train_job.job import train
-from train_job.metrics import read_metrics
 from train_job.prefetch import Prefetch
+from train_job.rows import read_metrics
 from train_job.settings import TrainSettings
 
 PATIENCE_S = 60

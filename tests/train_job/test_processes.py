@@ -23,9 +23,9 @@ from train_job.data.digits import read_digits
 from train_job.errors import EnvironmentUnfit, StorageFailed, UsageError
 from train_job.job import train
 from train_job.mesh import Layout
-from train_job.metrics import read_metrics
 from train_job.peers import joined, not_joined, of_a_peer
 from train_job.processes import ALONE, Processes
+from train_job.rows import read_metrics
 from train_job.settings import TrainSettings
 
 STEPS = 12  # of the toy preset
