@@ -81,8 +81,25 @@ def test_the_launcher_needs_neither_jax_nor_a_model() -> None:
     assert loaded & {"jax", "flax", "optax", "serve_grpc", "converters"} == set()
 
 
+def test_runs_are_listed_without_what_trains_them() -> None:
+    heavy = {
+        "jax",
+        "flax",
+        "optax",
+        "matplotlib",
+        "tensorboardX",
+        "orbax",
+        "kubernetes",
+        "grpc",
+        "converters",
+    }
+    assert loaded_after("from jaxport.commands import runs") & heavy == set()
+
+
 def test_training_knows_neither_bundles_nor_servers() -> None:
-    assert loaded_after(modules_of("train_job")) & {"converters", "serve_grpc", "grpc"} == set()
+    """And no start waits for what draws the end of a run."""
+    others = {"converters", "serve_grpc", "grpc", "matplotlib"}
+    assert loaded_after(modules_of("train_job")) & others == set()
 
 
 def test_nothing_reaches_into_private_jax() -> None:

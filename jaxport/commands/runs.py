@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxport.commands.status import age
+from jaxport.durations import age
 from jaxport.sparklines import chart, spread
 from train_job.listing import (
     FINISHED,

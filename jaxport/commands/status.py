@@ -13,6 +13,7 @@ from jaxport.cluster.api import Api
 from jaxport.cluster.errors import Unreachable
 from jaxport.cluster.flags import add_cluster_flags, note, open_api
 from jaxport.cluster.status import Row, rows
+from jaxport.durations import age
 
 EVERY = 2.0
 
@@ -99,11 +100,3 @@ def table(found: list[Row]):
 
             shown.add_row("", "", Text(row.detail, overflow="fold"))
     return shown
-
-
-def age(seconds: int) -> str:
-    """95 -> 1m35s, as kubectl shows it."""
-    for unit, size, below, smaller in (("d", 86400, 3600, "h"), ("h", 3600, 60, "m"), ("m", 60, 1, "s")):
-        if seconds >= size:
-            return f"{seconds // size}{unit}{seconds % size // below}{smaller}"
-    return f"{seconds}s"

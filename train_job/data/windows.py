@@ -32,7 +32,7 @@ from train_job.data.shards import (
 )
 from train_job.data.text import bigram_bits_per_byte, evaluation_starts
 from train_job.errors import CheckFailed, EnvironmentUnfit, UsageError, describe_cause
-from train_job.presets import Baseline, DataInfo
+from train_job.presets import Baseline, DataInfo, Dataset
 
 # Shards of so many bytes are read through at every start, a second or two; of larger ones only the sizes are looked at.
 VERIFIED_BYTES = 2**30
@@ -113,7 +113,7 @@ def _close(descriptors: dict[int, int]) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class ShardData:
+class ShardData(Dataset):
     """Two lines of tokens. Windows hold context + 1 of them."""
 
     info: DataInfo
