@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -59,9 +60,11 @@ class Usage:
         mfu: see `train_job.flops`. goodput: the share of the time since the run was first started that went into steps
         that it still has; not into waiting for a start, compiling, evaluating, or steps that were lost with a process.
         peak_memory_bytes: the most that any device of this process has held since the process began.
+        host_peak_memory_bytes: the most that this process has held beside them.
         """
         self._count(step, step_seconds)
-        found: dict[str, float] = {}
+        kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        found: dict[str, float] = {"host_peak_memory_bytes": kibibytes * 1024}
         if self._peak is not None:
             found["mfu"] = self._step_flops / step_seconds / self._peak
         if self._all_timed:

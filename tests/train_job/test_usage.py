@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -79,7 +80,13 @@ def test_goodput_is_the_share_of_all_time_that_went_into_steps_the_run_still_has
 
 def test_what_is_not_known_is_left_out() -> None:
     """A device without a peak or without figures of its memory, as a CPU, and rows of a time before they had seconds."""
-    assert Usage(0, None, time.time(), [{"step": 20}]).figures(40, 1.0) == {}
+    assert Usage(0, None, time.time(), [{"step": 20}]).figures(40, 1.0).keys() == {"host_peak_memory_bytes"}
+
+
+def test_the_memory_of_the_host_is_what_the_system_says_it_was_at_most() -> None:
+    status = Path("/proc/self/status").read_text()
+    now = int(status.split("VmRSS:")[1].split()[0]) * 1024
+    assert now <= Usage(0, None, 0.0).figures(1, 1.0)["host_peak_memory_bytes"] * 1.01
 
 
 def test_the_memory_is_that_of_the_fullest_device(monkeypatch: pytest.MonkeyPatch) -> None:
