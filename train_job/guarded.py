@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -36,13 +36,22 @@ def own_code(what: str, but: type[Exception] = TrainError) -> Iterator[None]:
         raise OwnCodeFailed.of(what, error) from error
 
 
+@dataclass(frozen=True)
 class GuardedTask(Task):
     """A task, under the name that a person gave it: "--model convnet:digits"."""
 
-    def __init__(self, task: Task, named: str) -> None:
-        self.task, self.named = task, named
-        self.unit, self.headline = task.unit, task.headline
-        self._what = f"{named}: %s of {type(task).__name__}"
+    task: Task
+    named: str
+    unit: str = field(init=False)
+    headline: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unit", self.task.unit)
+        object.__setattr__(self, "headline", self.task.headline)
+
+    @property
+    def _what(self) -> str:
+        return f"{self.named}: %s of {type(self.task).__name__}"
 
     def load(self, data: str | None, kept: Corpus | None = None) -> Dataset:
         """Without `kept` where there is none, so that a task that keeps nothing need not know of it."""
