@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +22,9 @@ from rich.progress import (
 )
 
 _LINE_EVERY_S = 10.0
+_WORTH_SAYING = (
+    0.05  # of a step's time: data that come slower than steps, and not a thread that was late once
+)
 
 
 class Reporter(Protocol):
@@ -142,6 +146,9 @@ def interval_line(row: Mapping[str, Any], steps: int, unit: str) -> str:
         shown.append(f"grad_norm {row['grad_norm']:.3g}")
     shown.append(f"lr {row['lr']:.2e}")
     shown.append(f"{row[f'{unit}_per_s']:,.0f} {unit}/s")
+    waited = row.get("input_wait_seconds", 0.0) / row.get("step_seconds", math.inf)
+    if waited >= _WORTH_SAYING:
+        shown.append(f"waits for data {waited:.0%}")
     if "mfu" in row:
         shown.append(f"mfu {row['mfu']:.1%}")
     return "  ".join(shown)

@@ -16,6 +16,7 @@ from train_job.data.text import TextData
 from train_job.errors import EnvironmentUnfit
 from train_job.job import train
 from train_job.prefetch import Prefetch
+from train_job.progress import interval_line
 from train_job.rows import read_metrics
 from train_job.settings import TrainSettings
 
@@ -89,6 +90,13 @@ def test_the_wait_for_batches_is_added_up(monkeypatch: pytest.MonkeyPatch) -> No
         assert batches.waited == 0.5
         batches.take(1)
     assert batches.waited == 4.5
+
+
+def test_the_line_of_an_interval_says_it_where_data_are_slow() -> None:
+    row = {"step": 4, "lr": 0.1, "tokens_per_s": 9.0, "step_seconds": 2.0}
+    assert "data" not in interval_line({**row, "input_wait_seconds": 0.09}, 8, "tokens")
+    assert "waits for data 30%" in interval_line({**row, "input_wait_seconds": 0.6}, 8, "tokens")
+    assert "data" not in interval_line({"step": 4, "lr": 0.1, "tokens_per_s": 9.0}, 8, "tokens")
 
 
 def test_a_read_that_hangs_does_not_keep_the_run_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -419,9 +419,10 @@ def batches(data: ShardData, seed: int, steps: range, rows: int) -> list[list[in
     return [data.windows(seed, step, rows) for step in steps]
 
 
-def test_every_window_comes_once_an_epoch_and_each_epoch_in_an_order_of_its_own(data: ShardData) -> None:
-    count = windows_of(len(data.train), CONTEXT)
-    assert count == 2249
+def test_every_window_comes_once_an_epoch_and_each_epoch_in_an_order_of_its_own(shards: Path) -> None:
+    data = open_shards(shards, 128)
+    count = windows_of(len(data.train), 128)
+    assert count == 281
     rows = 13  # that does not divide it
     seen = [number for batch in batches(data, 3, range(3 * count // rows), rows) for number in batch]
     epochs = [seen[first : first + count] for first in (0, count)]
@@ -456,9 +457,10 @@ def test_the_order_never_changes_between_releases(data: ShardData, monkeypatch: 
         data.batch(0, 0, 4)
 
 
-def test_the_order_depends_on_neither_processes_nor_stops(data: ShardData) -> None:
+def test_the_order_depends_on_neither_processes_nor_stops(shards: Path) -> None:
     """A batch is a function of (seed, step): whoever asks for part of it, and whatever was asked before."""
-    rows, steps = 12, range(200)  # an epoch and more
+    data = open_shards(shards, 128)
+    rows, steps = 12, range(60)  # two epochs and more
     alone = batches(data, 3, steps, rows)
     for processes in (2, 4):
         share = rows // processes
@@ -466,7 +468,7 @@ def test_the_order_depends_on_neither_processes_nor_stops(data: ShardData) -> No
         together = [[n for own in parts for n in data.windows(3, step, rows, own)] for step in steps]
         assert together == alone
     window_order.cache_clear()
-    assert batches(data, 3, steps[150:], rows) == alone[150:]
+    assert batches(data, 3, steps[35:], rows) == alone[35:]
 
 
 def test_a_window_is_its_tokens_wherever_files_end(data: ShardData, shards: Path) -> None:
