@@ -1,8 +1,8 @@
 import sys
 
 try:
-    from jaxport.cli import main
+    from jaxport.cli import entry
 except KeyboardInterrupt:
     sys.exit(130)
 
-sys.exit(main())
+entry()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import NoReturn
 
-from jaxport.stopping import leaving_on_signals, unwinding_on_sigterm
+from jaxport.stopping import end, leaving_on_signals, unwinding_on_sigterm
 
 # Subcommand -> (the extra that brings what it needs, what it does).
 COMMANDS = {
@@ -82,6 +82,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
 
 
+def entry() -> NoReturn:
+    """The command as a process of its own."""
+    end(main())
+
+
 def _until_taken_over(chosen: str | None) -> AbstractContextManager[None]:
     """What a signal does until the command has handlers of its own, and for good in commands that have none.
 
@@ -139,4 +144,4 @@ def _version() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

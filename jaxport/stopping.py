@@ -6,10 +6,12 @@ whole grace period.
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -29,6 +31,13 @@ def leaving_on_signals(code: int | None = None) -> Iterator[None]:
 
     with _handled(dict.fromkeys(numbers(), leave)):
         yield
+
+
+def end(code: int) -> NoReturn:
+    """Ends the process with a code that no signal changes any more, though the interpreter takes its time to stop."""
+    for number in numbers():
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(code)
 
 
 @contextmanager

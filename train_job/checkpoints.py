@@ -3,15 +3,15 @@
     <root>/runs/<run>/run.json            what the run is (train_job.runs)
     <root>/runs/<run>/checkpoints/<step>/ items params, optimizer, rng, position, each a flat dict of string keys
 
-A checkpoint appears whole or not at all: Orbax writes a temporary sibling and renames it. Readers
-(`read_run`, `list_steps`, `choose_step`, `load_params`) take no lock and write nothing.
+A checkpoint appears and disappears whole: Orbax writes a temporary sibling and renames it, `retention` renames it back.
+Readers (`read_run`, `list_steps`, `choose_step`, `load_params`) take no lock and write nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,13 +26,15 @@ from train_job.damage import ORBAX_LOG, Unreadable, file_names, is_vanishing, re
 from train_job.errors import CheckFailed, StorageFailed, UnknownStep, root_cause
 from train_job.presets import preset_of_run
 from train_job.processes import ALONE, Processes
-from train_job.runs import CHECKPOINTS, RunRecord, read_run, sync_directory, sync_tree
+from train_job.retention import Remover, superfluous
+from train_job.runs import CHECKPOINTS, RunRecord, read_run, saved_steps, sync_directory, sync_tree
 from train_job.settings import Upkeep
 from train_job.weights import skeleton
 
 __all__ = ["Checkpoints", "RunRecord", "StepInfo", "choose_step", "list_steps", "load_params", "read_run"]
 
 _RANKED_BY = "val_loss"
+_METADATA = "_CHECKPOINT_METADATA"  # of a checkpoint: what Orbax keeps beside the items
 _SHARED_WRITE_BYTES = 1 << 20  # by each of the devices that hold the same array
 
 type Items = Mapping[str, Mapping[str, jax.Array]]
@@ -41,10 +43,14 @@ type Abstract = Mapping[str, Mapping[str, jax.ShapeDtypeStruct]]
 
 @dataclass(frozen=True)
 class StepInfo:
-    """One checkpoint: the steps done, and what was measured there (empty when a signal forced the save)."""
+    """One checkpoint: the steps done, and what was measured there (empty when a signal forced the save).
+
+    unreadable: why its metrics cannot be read, where they cannot.
+    """
 
     step: int
     metrics: dict[str, float]
+    unreadable: str = ""
 
 
 def _directory(run_dir: Path) -> Path:
@@ -53,14 +59,18 @@ def _directory(run_dir: Path) -> Path:
 
 
 def list_steps(run_dir: Path) -> list[StepInfo]:
-    """The complete checkpoints of a run, ascending by step."""
-    names = (path.name for path in _directory(run_dir).glob("*") if path.name.isdecimal())
+    """The complete checkpoints of a run, ascending by step.
+
+    One that is there and cannot be read is listed as well: an older one in its place would be another model.
+    """
     found = []
-    for step in sorted(map(int, names)):
+    for step in sorted(saved_steps(run_dir)):
+        path = _directory(run_dir) / str(step)
         try:
-            found.append(StepInfo(step, _recorded_metrics(_directory(run_dir) / str(step))))
-        except (OSError, ValueError):
-            continue  # a trainer is deleting it right now, or was killed while doing so
+            found.append(StepInfo(step, _recorded_metrics(path)))
+        except (OSError, ValueError, AttributeError) as error:  # the last of JSON that is no object
+            if path.is_dir():  # else retention was faster
+                found.append(StepInfo(step, {}, root_cause(error)))
     return found
 
 
@@ -68,12 +78,17 @@ def choose_step(run_dir: Path, which: str | int) -> StepInfo:
     """The checkpoint that "latest", "best" (smallest validation loss) or a step number names.
 
     Raises:
-        UnknownStep: there is none; the message lists those there are.
+        UnknownStep: there is none; the message lists those there are. CheckFailed: which is the best cannot be known,
+        as the metrics of one cannot be read.
     """
     steps = list_steps(run_dir)
     ranked = [info for info in steps if _RANKED_BY in info.metrics]
     if which == "latest" and steps:
         return steps[-1]
+    for info in steps:
+        if which == "best" and info.unreadable:
+            unreadable = Unreadable(_directory(run_dir) / str(info.step), info.unreadable)
+            raise unreadable.explained(_others(run_dir, info.step))
     if which == "best" and ranked:
         return min(ranked, key=lambda info: info.metrics[_RANKED_BY])
     for info in steps:
@@ -130,6 +145,11 @@ class Checkpoints:
         # Typed more loosely: the policies' signatures and the protocol they are passed as differ in one class.
         self._log_level = ORBAX_LOG.level
         ORBAX_LOG.setLevel(logging.CRITICAL)  # its threads log tracebacks of what is raised here in one line
+        self._upkeep, self._remover = upkeep, Remover(self._directory)
+        # A checkpoint that cannot be read is none of those that may go.
+        self._losses = {
+            info.step: info.metrics.get(_RANKED_BY) for info in list_steps(run_dir) if not info.unreadable
+        }
         every_call: Any = ocp.training.save_decision_policies.FixedIntervalPolicy(1)
         try:
             self._directory.mkdir(exist_ok=True)
@@ -138,7 +158,6 @@ class Checkpoints:
                 context=_orbax_context(),
                 # When to save is the loop's decision; every save() here is forced.
                 save_decision_policy=every_call,
-                preservation_policy=_preservation(upkeep),
                 cleanup_tmp_directories=True,  # what a kill in the middle of a save left behind
             )
         except OSError as error:
@@ -189,11 +208,11 @@ class Checkpoints:
                 step,
                 {name: dict(values) for name, values in items.items()},
                 force=True,
-                metrics=measured or None,  # what BestN ranks by
                 custom_metadata={"metrics": measured},  # what readers see without a Checkpointer
             )
         except Exception as error:  # Orbax and TensorStore raise a dozen types for one full disk
             raise self._failed(step, error) from error
+        self._losses[step] = measured.get(_RANKED_BY)
         self._held = time.perf_counter() - self._began
         if response is not None:
             self._pending = (step, response)
@@ -217,6 +236,8 @@ class Checkpoints:
         except Exception as error:  # as in `save`
             raise self._failed(step, error) from error
         self._pending = None
+        if self._processes.first:
+            self._retain(step)
         now = time.perf_counter()
         self.seconds = {
             "checkpoint_seconds": now - self._began,
@@ -232,7 +253,20 @@ class Checkpoints:
             # After a failure Orbax's own close waits for the same save, and raises the same error again.
             with contextlib.suppress(*([Exception] if failed else [])):
                 self._orbax.close()
+            self._remover.wait()
             ORBAX_LOG.setLevel(self._log_level)
+
+    def _retain(self, latest: int) -> None:
+        gone = superfluous(self._losses, self._upkeep)
+        if not gone:
+            return
+        try:
+            self._remover.remove(gone)
+        except OSError as error:
+            kept = f"checkpoint of step {latest}"
+            raise StorageFailed.at(self._directory / str(gone[0]), error, intact=kept) from error
+        for step in gone:
+            del self._losses[step]
 
     def _failed(self, step: int, error: BaseException) -> StorageFailed:
         intact = max(_others(self._directory.parent, step), default=None)
@@ -250,31 +284,10 @@ def _orbax_context() -> ocp.Context:
     return context
 
 
-def _preservation(upkeep: Upkeep) -> Any:
-    policies = ocp.training.preservation_policies
-    kept: list[Any] = [policies.LatestN(n=upkeep.keep_latest)]
-    if upkeep.keep_best:
-        kept.append(
-            policies.BestN(
-                get_metric_fn=_rank,
-                reverse=True,  # ascending order keeps the largest; the smallest loss is the best
-                n=upkeep.keep_best,
-                keep_checkpoints_without_metrics=False,  # saves forced by a signal are covered by LatestN
-            )
-        )
-    if upkeep.keep_every:
-        kept.append(policies.EveryNSteps(interval_steps=upkeep.keep_every))
-    return policies.AnyPreservationPolicy(kept)
-
-
-def _rank(metrics: Mapping[str, float]) -> float:
-    return metrics.get(_RANKED_BY, math.inf)
-
-
 def _recorded_metrics(path: Path) -> dict[str, float]:
-    with reading(path):
-        custom: Any = ocp.metadata(str(path), checkpointable_name="params").custom_metadata
-    return dict((custom or {}).get("metrics") or {})
+    """Past Orbax, to which a file that cannot be read is one that says nothing."""
+    metadata = json.loads((path / _METADATA).read_text(encoding="utf-8"))
+    return dict((metadata.get("custom_metadata") or {}).get("metrics") or {})
 
 
 def _load(path: Path, abstract: Abstract) -> dict[str, dict[str, jax.Array]]:

@@ -69,8 +69,10 @@ class MetricsLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._lines.close()
-            self._events.close()
+            try:
+                self._lines.close()  # on a full disk what was not written yet fails once more
+            finally:
+                self._events.close()
         except OSError as failed:
             if error is None:
                 raise StorageFailed.at(self._run_dir, failed) from failed

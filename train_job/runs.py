@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import socket
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -107,23 +106,23 @@ def write_run(run_dir: Path, record: RunRecord) -> None:
 def write_atomically(path: Path, content: bytes) -> None:
     """Writes a sibling, syncs it and renames it over `path`: a reader sees the old or the new, after a crash too.
 
+    For the run's one writer: what a kill leaves of the sibling is written over by the next.
+
     Raises:
         StorageFailed: naming the path and the cause.
     """
-    partial: str | None = None
+    partial = path.with_name(f".{path.name}.partial")
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
-            partial = stream.name
+        with partial.open("wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        Path(partial).chmod(0o644)  # temporary files are private; a run is read by other users' Jobs
-        Path(partial).replace(path)
+        partial.chmod(0o644)  # a run is read by other users' Jobs
+        partial.replace(path)
         sync_directory(path.parent)
     except OSError as error:
-        if partial is not None:
-            with contextlib.suppress(OSError):
-                Path(partial).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
         raise StorageFailed.at(path, error) from error
 
 

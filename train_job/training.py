@@ -87,7 +87,8 @@ def _train_under_lock(settings: TrainSettings, data: Dataset, layout: Layout, pr
     ):
         done = _train_to_the_end(settings, data, layout, checkpoints, preemption, exporter, record)
     if done < settings.hyper.steps:
-        print(f"preempted: saved step {done} of {settings.hyper.steps}; start again to go on")
+        left = f"saved step {done}" if done else "before the first step"  # between the compile and it
+        print(f"preempted: {left} of {settings.hyper.steps}; start again to go on")
         return EXIT_PREEMPTED
     if record is not None:
         _finish(settings, data, record)

@@ -1,4 +1,4 @@
-"""What a process with eight devices finds of a run on several meshes, and what one device gives.
+"""What a process with eight devices finds of a run on two meshes, and what one device gives.
 
 python -m tests.train_job.on_eight_devices FOLDER writes FOLDER/facts.json, FOLDER/weights.npz and a run, FOLDER/runs/moved.
 """
@@ -21,19 +21,19 @@ from jax.sharding import AxisType, Mesh
 
 from train_job.checkpoints import Checkpoints
 from train_job.job import train
-from train_job.mesh import Layout, lay_out
+from train_job.mesh import Layout
 from train_job.optimizer import optimizer
+from train_job.outcomes import Outcomes
 from train_job.partition import PartitionRules
 from train_job.prefetch import Prefetch
 from train_job.processes import ALONE
 from train_job.settings import AXES, TrainSettings, Upkeep
 from train_job.state import abstract_state, fresh_state, shardings
-from train_job.steps import compile_programs, jit_step
+from train_job.steps import Outcome, compile_programs
 
 HERE = Path(__file__).parent
 PRESET = "toy_model:wide"
 DATA = str(HERE / "test_processes.py")
-MESHES = ("data=8", "tensor=2")  # a loop of their own; data has what tensor leaves
 # A run that is stopped after so many steps on one mesh and goes on, to be stopped once more, on the other.
 MOVES = {"data=2,fsdp=2,tensor=2": 5, "fsdp=8": 9}
 LOOKS = (4, 8)  # where it evaluates
@@ -43,8 +43,8 @@ def settings(root: Path, **flags: Any) -> TrainSettings:
     return TrainSettings.from_flags(root=root, **{"model": PRESET, "data": DATA, **flags})
 
 
-class Steps:
-    """A run's steps in a loop of this module's: from one start, on any layout."""
+class OneDevice:
+    """The run's steps in a loop of this module's, on the first of the devices."""
 
     def __init__(self, root: Path) -> None:
         self.settings = settings(root)
@@ -61,44 +61,32 @@ class Steps:
     def abstract(self, layout: Layout) -> Any:
         return abstract_state(self.preset.model, self.transform, layout)
 
-    def on_one(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def run(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Evaluated as a run is, and with the weights at each step that a run is compared at."""
         state = jax.device_put(self.start, shardings(self.abstract(self.one)))
         evaluation = self.one.evaluation(self.data.evaluation("validation"))
-        losses, looks, weights = [], {}, {}
+        losses, looks, weights = {}, {}, {}
         batches: dict[int, str] = {}
         batch = self.one.batch(self.data, self.hyper.seed, 0)
         programs = compile_programs(self.preset, self.hyper, Upkeep(), self.one, state, batch, evaluation)
-        for done in range(1, self.hyper.steps + 1):
+        for done in range(1, max(MOVES.values()) + 1):
             batch = self.one.batch(self.data, self.hyper.seed, done - 1)
             batches[done - 1] = digest(batch)
             state, outcome = programs.step(state, batch)
-            losses.append(float(outcome.loss))
+            losses[done] = float(outcome.loss)
             if done in LOOKS:
                 looks[done] = float(programs.evaluate(state.weights, evaluation)["loss"])
-            if done in (*MOVES.values(), self.hyper.steps):
+            if done in MOVES.values():
                 weights |= {f"one/{done}/{name}": np.asarray(w) for name, w in state.weights.items()}
         return {"losses": losses, "looks": looks, "batches": batches}, weights
-
-    def on(self, mesh: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        axes = settings(self.settings.root, mesh=mesh).mesh
-        layout = lay_out(axes, self.hyper.batch_size, ALONE, self.rules)
-        state = jax.device_put(self.start, shardings(self.abstract(layout)))
-        batch = layout.batch(self.data, self.hyper.seed, 0)
-        step = jit_step(self.preset, self.hyper, layout, state).lower(state, batch).compile()
-        losses = []
-        for number in range(self.hyper.steps):
-            state, outcome = step(state, layout.batch(self.data, self.hyper.seed, number))
-            losses.append(float(outcome.loss))
-        facts = {"axes": layout.axes, "losses": losses, **held(state.as_items())}
-        return facts, {f"{mesh}/{name}": np.asarray(w) for name, w in state.weights.items()}
 
 
 @contextlib.contextmanager
 def recorded() -> Iterator[dict[str, Any]]:
-    """While within: by step the digest of the batch that was trained on, and what the devices hold at the last save."""
-    seen: dict[str, Any] = {"batches": {}}
-    take, save = Prefetch.take, Checkpoints.save
+    """While within: by step the digest of the batch that was trained on and its loss, and what the devices hold at the
+    last save."""
+    seen: dict[str, Any] = {"batches": {}, "losses": {}}
+    take, save, add = Prefetch.take, Checkpoints.save, Outcomes.add
 
     def taking(self: Prefetch, step: int) -> Mapping[str, Any]:
         batch = take(self, step)
@@ -109,11 +97,15 @@ def recorded() -> Iterator[dict[str, Any]]:
         seen.update(held(items))
         save(self, step, items, metrics)
 
-    Prefetch.take, Checkpoints.save = taking, saving
+    def adding(self: Outcomes, done: int, outcome: Outcome) -> None:
+        add(self, done, outcome)
+        seen["losses"][done] = float(outcome.loss)
+
+    Prefetch.take, Checkpoints.save, Outcomes.add = taking, saving, adding
     try:
         yield seen
     finally:
-        Prefetch.take, Checkpoints.save = take, save
+        Prefetch.take, Checkpoints.save, Outcomes.add = take, save, add
 
 
 def digest(batch: Mapping[str, Any]) -> str:
@@ -142,12 +134,8 @@ def moved(root: Path, mesh: str, stop: int) -> dict[str, Any]:
 
 def main(root: Path) -> None:
     sys.path.insert(0, str(HERE))
-    steps = Steps(root)
     facts: dict[str, Any] = {}
-    facts["one"], weights = steps.on_one()
-    for mesh in MESHES:
-        facts[mesh], more = steps.on(mesh)
-        weights |= more
+    facts["one"], weights = OneDevice(root).run()
     for mesh, stop in MOVES.items():
         facts[mesh] = moved(root, mesh, stop)
     np.savez(root / "weights.npz", **weights)

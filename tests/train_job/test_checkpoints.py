@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from train_job import retention
 from train_job.checkpoints import Checkpoints, choose_step, list_steps, load_params, read_run
 from train_job.errors import CheckFailed, StorageFailed, UnknownStep, UsageError, describe_cause
 from train_job.job import train
@@ -168,6 +169,50 @@ def test_retention_goes_on_after_a_restart(tmp_path: Path) -> None:
     save_all(tmp_path, {1: 1.0, 2: 5.0}, keep_latest=1, keep_best=1)
     save_all(tmp_path, {3: 4.0, 4: 3.0}, keep_latest=1, keep_best=1)
     assert steps_of(tmp_path) == [1, 4]
+
+
+def test_a_checkpoint_that_goes_has_lost_its_number_before_its_first_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is killed while it deletes leaves no half of a step: what it leaves is swept away at a start."""
+    seen: list[tuple[str, list[int]]] = []
+    monkeypatch.setattr(
+        retention.shutil, "rmtree", lambda path, **_: seen.append((path.name, steps_of(tmp_path)))
+    )
+    save_all(tmp_path, {1: 1.0, 2: 2.0}, keep_latest=1, keep_best=0)
+    assert seen == [("1.orbax-checkpoint-tmp", [2])]
+    monkeypatch.undo()
+    assert (tmp_path / "checkpoints" / "1.orbax-checkpoint-tmp" / "params").is_dir()
+    save_all(tmp_path, {3: 3.0}, keep_latest=2, keep_best=0)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["2", "3"]
+
+
+@pytest.mark.parametrize("damage", ["{", ""])
+def test_a_step_whose_metrics_cannot_be_read_is_neither_passed_over_nor_removed(
+    damage: str, tmp_path: Path
+) -> None:
+    save_all(tmp_path, {1: 1.0, 2: 2.0, 3: 3.0})
+    metadata = tmp_path / "checkpoints" / "1" / "_CHECKPOINT_METADATA"
+    whole = metadata.read_text()
+    metadata.write_text(damage)
+    assert steps_of(tmp_path) == [1, 2, 3]
+    with pytest.raises(
+        CheckFailed, match=r"checkpoints/1: the checkpoint is damaged .*present besides: 2, 3"
+    ):
+        choose_step(tmp_path, "best")
+    assert choose_step(tmp_path, "latest").step == 3
+    save_all(tmp_path, {4: 4.0}, keep_latest=1, keep_best=1)
+    metadata.write_text(whole)
+    assert steps_of(tmp_path) == [1, 2, 4], "2 is the best of those that could be read"
+    assert choose_step(tmp_path, "best").step == 1
+
+
+def test_a_latest_step_whose_metrics_the_volume_does_not_give_is_the_latest(tmp_path: Path) -> None:
+    save_all(tmp_path, {1: 1.0, 2: 2.0})
+    metadata = tmp_path / "checkpoints" / "2" / "_CHECKPOINT_METADATA"
+    metadata.unlink()
+    metadata.mkdir()  # read as root, too, it is refused
+    assert choose_step(tmp_path, "latest").step == 2
 
 
 def test_what_is_saved_is_what_was_when_save_was_called(tmp_path: Path) -> None:

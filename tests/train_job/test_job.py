@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from train_job.checkpoints import list_steps, load_params, read_run
+from train_job.checkpoints import Checkpoints, list_steps, load_params, read_run
 from train_job.errors import CheckFailed, EnvironmentUnfit, FingerprintMismatch, RunBusy
 from train_job.job import train
+from train_job.loop import Loop
 from train_job.rows import read_metrics
-from train_job.runs import writing
+from train_job.runs import write_run, writing
 from train_job.settings import TrainSettings
 
 STEPS = 12  # of the toy preset
@@ -37,18 +40,43 @@ def assert_same_weights(run_dir: Path, other: Path, step: int = STEPS) -> None:
         assert np.asarray(first[key]).tobytes() == np.asarray(second[key]).tobytes(), key
 
 
-def test_a_preempted_run_goes_on_to_the_very_same_weights(
+def test_a_run_preempted_in_each_of_its_doings_goes_on_to_the_very_same_weights(
     tmp_path: Path, toy_settings: Settings, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However often it looks and saves, and whichever signal it was."""
+    """In its first steps, in an evaluation, in a save and in the last save; however often it looks and saves, and
+    whichever signal it was."""
     settings = toy_settings(tmp_path)
     with monkeypatch.context() as patch:
         patch.setenv("INTERRUPT_AT", "1")
         assert train(settings) == 75
     assert list_steps(settings.run_dir)[-1].step == 2
     other_upkeep = toy_settings(tmp_path, overrides={"eval_every": "5", "checkpoint_every": "3"})
-    assert train(other_upkeep) == 0
+    with monkeypatch.context() as patch:
+        told(patch, Loop, "_look", at=3)  # of step 3, before it is saved as planned
+        assert train(other_upkeep) == 75
+    assert list_steps(settings.run_dir)[-1].step == 3
+    with monkeypatch.context() as patch:
+        told(patch, Checkpoints, "save", at=6, after=True)  # which is written in the background then
+        assert train(other_upkeep) == 75
+    assert list_steps(settings.run_dir)[-1].step == 6
+    with monkeypatch.context() as patch:
+        told(patch, Checkpoints, "save", at=STEPS, after=True)
+        assert train(other_upkeep) == 0, "there is nothing left to do but to say that it is finished"
+    assert read_run(settings.run_dir).finished
     assert_same_weights(settings.run_dir, finished)
+
+
+def told(patch: pytest.MonkeyPatch, kind: type, name: str, at: int, after: bool = False) -> None:
+    """SIGTERM comes when a method is called with a step, or when it has returned."""
+    real = getattr(kind, name)
+
+    def method(self: Any, *arguments: Any) -> Any:
+        result = real(self, *arguments) if after else None
+        if at in arguments:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return result if after else real(self, *arguments)
+
+    patch.setattr(kind, name, method)
 
 
 def test_a_resumed_run_ends_with_the_weights_and_metrics_of_one_never_stopped(
@@ -217,15 +245,26 @@ def test_choices_are_said_with_their_reason_before_the_first_step(finished: Path
 
 
 def test_weights_without_gradients_are_trained_and_resumed_too(
-    tmp_path: Path, toy_settings: Settings
+    tmp_path: Path, toy_settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = toy_settings(tmp_path, model="toy_model:normalised", data=None)
     assert train(settings) == 0
     weights = load_params(settings.run_dir, STEPS)
     assert np.abs(np.asarray(weights["norm.mean"])).max() > 0
-    again = dataclasses.replace(settings, root=tmp_path / "again")
-    assert train(again) == 0
-    assert_same_weights(settings.run_dir, again.run_dir)
+    resumed = as_if_killed_after(settings.run_dir, tmp_path / "again", 6)
+    assert train(dataclasses.replace(settings, root=tmp_path / "again")) == 0
+    assert "resumes at step 6 of 12" in capsys.readouterr().out
+    assert_same_weights(settings.run_dir, resumed)
+
+
+def as_if_killed_after(run_dir: Path, root: Path, step: int) -> Path:
+    """A copy of a finished run under another root, without what came after a step."""
+    copy = shutil.copytree(run_dir, root / "runs" / run_dir.name)
+    for info in list_steps(copy):
+        if info.step > step:
+            shutil.rmtree(copy / "checkpoints" / str(info.step))
+    write_run(copy, dataclasses.replace(read_run(copy), finished=False))
+    return copy
 
 
 def test_the_record_survives_a_writer_that_dies(finished: Path) -> None:

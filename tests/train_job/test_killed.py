@@ -1,25 +1,30 @@
-"""kill -9 once, while it saves; tests/faults/full does it as often as we claim."""
+"""kill -9 inside a save; `python -m tests.faults.kills` does it as often as we claim, and with SIGTERM."""
 
-import random
+import signal
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults import kills
+from tests.faults.kills import IN_A_SAVE, Moment, Trial
+from tests.faults.starts import DATA
 from train_job.job import train
 from train_job.settings import TrainSettings
 
-STEPS = 400
+STEPS = 60
 
 
-def test_a_run_killed_once_ends_with_the_weights_of_one_left_alone(tmp_path: Path) -> None:
-    assert kills.kill(tmp_path, 1, STEPS, random.Random(20)) == 1
-    for root in (tmp_path, tmp_path / "undisturbed"):
-        settings = TrainSettings.from_flags(
-            model="toy_model:toy",
-            root=root,
-            data=kills.DATA,
-            steps=STEPS,
-            overrides={"checkpoint_every": str(STEPS), "eval_every": str(STEPS)},
-        )
-        assert train(settings) == 0
-    assert not list((tmp_path / "runs" / "toy" / "checkpoints").glob("*tmp*"))
-    assert kills.weights(tmp_path, STEPS) == kills.weights(tmp_path / "undisturbed", STEPS)
+def in_process(root: Path, flags: Sequence[str]) -> int:
+    overrides = dict(flag.split("=") for flag in flags if "=" in flag)
+    settings = TrainSettings.from_flags(
+        model="tests.faults.struck:toy", root=root, data=str(DATA), steps=STEPS, overrides=overrides
+    )
+    return train(settings)
+
+
+def test_a_run_killed_inside_a_save_ends_with_the_weights_of_one_left_alone(
+    tmp_path: Path, jax_cache: Path
+) -> None:
+    trial = Trial(tmp_path, 1, STEPS, jax_cache, in_process)
+    strikes = [Moment(signal.SIGKILL, IN_A_SAVE, 0.4, (0,), parent=False)]
+    assert trial.run(strikes).faults == []
+    [(place, _)] = trial.tally
+    assert "a save on its way" in place

@@ -17,7 +17,7 @@ from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 from tests.once import OncePerRun
-from tests.train_job.on_eight_devices import LOOKS, MESHES, MOVES
+from tests.train_job.on_eight_devices import LOOKS, MOVES
 from train_job import training
 from train_job.checkpoints import load_params
 from train_job.errors import UsageError
@@ -34,7 +34,7 @@ from train_job.steps import jit_step
 from train_job.weights import skeleton
 
 ROOT = Path(__file__).resolve().parents[2]
-# What is found after 12 steps at a rate of 1e-2 differs by 7e-7 at most; another row, or a mean over part of them, by 1e-3.
+# What is found after 9 steps at a rate of 1e-2 differs by 7e-7 at most; another row, or a mean over part of them, by 1e-3.
 LOSS, WEIGHT = 1e-5, 5e-6
 # The loss does not depend on it, as a softmax does not on what is added to all of a row: its gradient is rounding alone,
 # and Adam makes steps of that.
@@ -77,18 +77,11 @@ def under(weights: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarra
     return {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-def test_a_mesh_gives_the_losses_and_the_weights_of_one_device(
-    mesh: str, facts: Mapping[str, Any], weights: Mapping[str, np.ndarray]
-) -> None:
-    np.testing.assert_allclose(facts[mesh]["losses"], facts["one"]["losses"], rtol=LOSS)
-    require_near(under(weights, f"{mesh}/"), under(weights, "one/12/"))
-
-
 def test_a_run_goes_on_on_another_mesh_with_the_same_rows_as_one_device(
     found: Path, facts: Mapping[str, Any], weights: Mapping[str, np.ndarray]
 ) -> None:
-    """The last two of the four meshes, and Orbax between them: what one has written the other reads, and one device."""
+    """With Orbax between the meshes: what one has written the other reads, and one device. The losses of every step, the
+    weights at each stop."""
     first, second = (facts[mesh] for mesh in MOVES)
     assert (first["code"], second["code"]) == (75, 75)
     assert "new, 12 steps" in first["said"]
@@ -96,6 +89,9 @@ def test_a_run_goes_on_on_another_mesh_with_the_same_rows_as_one_device(
     assert list(first["batches"]) == ["0", "1", "2", "3", "4"]
     assert list(second["batches"]) == ["5", "6", "7", "8"]
     assert {**first["batches"], **second["batches"]}.items() <= facts["one"]["batches"].items()
+    trained = {**first["losses"], **second["losses"]}
+    assert list(trained) == [str(step) for step in range(1, 10)] == list(facts["one"]["losses"])
+    np.testing.assert_allclose(list(trained.values()), list(facts["one"]["losses"].values()), rtol=LOSS)
     rows = read_metrics(found / "runs" / "moved")
     assert [row["step"] for row in rows] == list(LOOKS)
     one = [facts["one"]["looks"][str(step)] for step in LOOKS]
@@ -114,14 +110,6 @@ MATRICES = {
     "head.kernel": (32, 256),
 }
 PARTS = {
-    "data=8": {},
-    "tensor=2": {
-        **{f"blocks.0.attn.{name}.kernel": (32, 16) for name in ("query", "key", "value")},
-        "blocks.0.attn.out.kernel": (16, 32),
-        "blocks.0.mlp.up.kernel": (32, 32),
-        "blocks.0.mlp.down.kernel": (32, 32),
-        "head.kernel": (32, 128),
-    },
     "fsdp=8": {
         "token_embed.embedding": (32, 32),
         **{f"blocks.0.attn.{name}.kernel": (4, 32) for name in ("query", "key", "value", "out")},

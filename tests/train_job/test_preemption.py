@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from train_job.checkpoints import list_steps
+from train_job import job, training
+from train_job.checkpoints import list_steps, read_run
 from train_job.preemption import EXIT_PREEMPTED, Preemption
+from train_job.runs import write_run
+from train_job.settings import TrainSettings
 
 HERE = Path(__file__).parent
 
@@ -66,6 +71,74 @@ def test_a_signal_while_compiling_ends_at_once(
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=15) == EXIT_PREEMPTED
     assert "preempted while starting; nothing to save yet" in log.read_text()
+
+
+@pytest.mark.parametrize("doing", ["load_data", "joined", "_starting_state", "compile_programs"])
+def test_a_signal_before_the_first_step_ends_at_once_whatever_the_run_is_doing(
+    doing: str,
+    finished: Path,
+    tmp_path: Path,
+    toy_settings: Callable[..., TrainSettings],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each where no line of Python may run for minutes: a read, a wait for peers, a restore, the compiler."""
+    run_dir = shutil.copytree(finished, tmp_path / "runs" / "toy")
+    write_run(run_dir, dataclasses.replace(read_run(run_dir), finished=False))
+    shutil.rmtree(run_dir / "checkpoints" / "12")
+    left: list[int] = []
+
+    class Over(Exception):
+        """What `os._exit` would be here."""
+
+    def struck(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: left == [EXIT_PREEMPTED], "the end")
+        raise Over
+
+    monkeypatch.setattr(job, "Preemption", lambda where: Preemption(where, leave=left.append))
+    monkeypatch.setattr(training, doing, struck)
+    with pytest.raises(Over):
+        job.train(toy_settings(tmp_path))
+    assert "preempted while starting; the last checkpoint is intact\n" in capsys.readouterr().out
+    assert [info.step for info in list_steps(run_dir)] == [4, 8]
+
+
+def test_a_signal_between_the_compiler_and_the_first_step_speaks_of_no_step_that_was_saved(
+    tmp_path: Path,
+    toy_settings: Callable[..., TrainSettings],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(training, "_train_to_the_end", lambda *_: 0)
+    assert job.train(toy_settings(tmp_path)) == EXIT_PREEMPTED
+    assert "preempted: before the first step of 12; start again to go on\n" in capsys.readouterr().out
+
+
+# Told as the first of the run's modules is imported.
+TOLD_EARLY = """
+import os, signal, sys
+class Told:
+    def find_spec(name, *rest):
+        if name == "train_job.flags": os.kill(os.getpid(), signal.SIGTERM)
+sys.meta_path.insert(0, Told)
+from train_job.__main__ import main
+sys.exit(main(["--preset", "nano"]))
+"""
+TOLD_LATE = """
+import atexit, os, signal
+from jaxport.stopping import end
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGTERM))
+end(75)
+"""
+
+
+@pytest.mark.parametrize("program", [TOLD_EARLY, TOLD_LATE])
+def test_a_signal_before_the_run_has_begun_or_after_it_has_ended_is_75_too(program: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", program], timeout=60, check=False, capture_output=True, cwd=HERE.parents[1]
+    )
+    assert (done.returncode, done.stderr) == (EXIT_PREEMPTED, b"")
 
 
 def test_a_closed_terminal_ends_the_run_after_a_save(text: Path, tmp_path: Path) -> None:
