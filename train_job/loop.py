@@ -64,15 +64,15 @@ class Loop:
         hyper, upkeep = self.settings.hyper, self.settings.upkeep
         saved, votes = done, self.layout.votes(self.preemption)
         outcomes = Outcomes(self.settings, votes, self.reporter.interval, self._last_saved)
+        make = partial(self.layout.batch, self.data, hyper.seed)
         profile = Profiler(self.settings, done, self.reporter.interval, outcomes.wait)
-        with (
-            Prefetch(partial(self.layout.batch, self.data, hyper.seed), done, hyper.steps) as batches,
-            profile,
-        ):
+        with Prefetch(make, done, hyper.steps, lambda: votes.stop) as batches, profile:
             pace = _Pace(done, batches, profile)
             while done < hyper.steps and not votes.stop:
                 with profile.step(done):
-                    state, outcome = self.programs.step(state, batches.take(done), *votes.cast())
+                    if (batch := batches.take(done)) is None:
+                        break
+                    state, outcome = self.programs.step(state, batch, *votes.cast())
                 done += 1
                 outcomes.add(done, outcome)
                 profile.after(done)

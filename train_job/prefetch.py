@@ -20,6 +20,7 @@ type Batch = Mapping[str, Any]
 # Batches that lie on the devices before they are asked for; the thread holds one more. Enough for one that took twice
 # the time of the others; more would be memory that the model could have.
 _AHEAD = 2
+_ASKED_EVERY_S = 0.2  # while it waits, whether the run is to stop
 _LEFT_ALONE_S = 5.0  # how long the end of a run waits for a read of a volume that does not answer
 
 
@@ -27,20 +28,35 @@ class Prefetch:
     """The batches of steps `first` to `last` - 1, in order. Within `with`, the thread makes them.
 
     make: step -> the batch on the devices. Called on the thread alone, without collectives: other processes may be
-    further ahead, or behind.
+    further ahead, or behind. stopping: whether the run is to end without the next batch.
     """
 
-    def __init__(self, make: Callable[[int], Batch], first: int, last: int) -> None:
-        self._make, self._steps = make, range(first, last)
+    def __init__(
+        self,
+        make: Callable[[int], Batch],
+        first: int,
+        last: int,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._make, self._steps, self._stopping = make, range(first, last), stopping
         self._made: queue.Queue[tuple[int, Batch | BaseException]] = queue.Queue(_AHEAD)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
         self.waited = 0.0  # seconds that `take` stood still, in all
 
-    def take(self, step: int) -> Batch:
-        """The batch of `step`, which is the next in order. Raises what its making raised."""
+    def take(self, step: int) -> Batch | None:
+        """The batch of `step`, which is the next in order. Raises what its making raised.
+
+        None where the run is to stop and the batch is not there: a volume that does not answer keeps nobody from saving.
+        """
         began = time.perf_counter()
-        made, batch = self._made.get()
+        while True:
+            try:
+                made, batch = self._made.get(timeout=_ASKED_EVERY_S)
+                break
+            except queue.Empty:
+                if self._stopping():
+                    return None
         self.waited += time.perf_counter() - began
         if isinstance(batch, BaseException):
             raise batch

@@ -16,9 +16,9 @@ from tests.faults.struck import EVERY, toy
 from train_job import checkpoints
 from train_job.checkpoints import list_steps
 from train_job.mesh import lay_out
-from train_job.metrics import read_metrics
 from train_job.optimizer import optimizer
 from train_job.processes import ALONE
+from train_job.rows import read_metrics
 from train_job.runs import read_run
 from train_job.state import abstract_state
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from train_job import checkpoints, training
+from train_job import checkpoints, plot
 from train_job.checkpoints import list_steps, read_run
 from train_job.errors import StorageFailed
 from train_job.job import train
 from train_job.loop import Loop
-from train_job.metrics import read_metrics
+from train_job.rows import read_metrics
 from train_job.runs import write_run
 from train_job.settings import TrainSettings
 
@@ -58,7 +58,7 @@ def test_a_mark_that_cannot_be_written_leaves_the_record_as_it_was(
     trained: Path, tmp_path: Path, toy_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor is anything left of it; a start with space again has nothing to train, and marks it."""
-    draw = training.draw_plot
+    draw = plot.draw_plot
 
     def drawing(*arguments: Any) -> Path:
         drawn = draw(*arguments)
@@ -66,7 +66,7 @@ def test_a_mark_that_cannot_be_written_leaves_the_record_as_it_was(
         return drawn
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "draw_plot", drawing)
+        patch.setattr(plot, "draw_plot", drawing)
         with pytest.raises(StorageFailed, match=r"cannot write .*run\.json: no space left") as caught:
             train(toy_settings(tmp_path))
     assert caught.value.exit_code == 4

@@ -69,6 +69,15 @@ def test_a_batch_of_another_step_is_never_trained_on() -> None:
         batches.take(6)
 
 
+def test_a_run_that_is_to_stop_does_not_wait_for_a_volume_that_does_not_answer() -> None:
+    make, told = Maker(held=1), threading.Event()
+    with Prefetch(make, 0, 9, told.is_set) as batches:
+        assert batches.take(0) is not None
+        told.set()
+        assert batches.take(1) is None
+        make.go.set()
+
+
 def test_what_making_a_batch_raises_is_raised_where_it_is_taken() -> None:
     def make(step: int) -> dict[str, Any]:
         if step == 3:
