@@ -30,7 +30,9 @@ type Settings = Callable[..., TrainSettings]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """All but the lock, which names the process that held it last."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def assert_same_weights(run_dir: Path, other: Path, step: int = STEPS) -> None:
