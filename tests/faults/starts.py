@@ -47,7 +47,9 @@ class Strike:
 
     @property
     def place(self) -> str:
-        return f"{self.state['phase']}{', a save on its way' * self.unfinished}"
+        phase = self.state["phase"]
+        under_way = self.state["saving"] or phase == "starting a save"  # else it is of a start before
+        return f"{phase}{', a save on its way' if self.unfinished and under_way else ''}"
 
     def __str__(self) -> str:
         who = "both" if len(self.whom) > 1 else f"process {self.whom[0]}"
