@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tests.faults.phases import NOTED, instrument  # the first to be imported
-from train_job.data.text import TextData
 from train_job.models.transformer import TransformerConfig
 from train_job.presets import Preset
 from train_job.settings import Hyperparameters, Upkeep
@@ -18,7 +17,7 @@ EVERY = 20  # steps between two saves
 class StruckNextToken(NextToken):
     """Next-byte prediction whose data are read once the training is imported."""
 
-    def load(self, data: str | None, *rest: Any) -> TextData:
+    def load(self, data: str | None, *rest: Any) -> Any:
         if NOTED is None:
             return super().load(data, *rest)
         instrument(NOTED)
