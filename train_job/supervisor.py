@@ -8,6 +8,7 @@ turns that one abort into a line for people and exit 75. What else ends the chil
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -24,6 +25,7 @@ _WAITED_FOR = {*_HANDED_ON, signal.SIGCHLD}
 _FATAL = re.compile(rb"^F\d{4} .*JAX distributed service detected fatal errors")
 _OF_PEERS = re.compile(rb"^[WE]\d{4} [^\]]*\bcoordination_(service|client)")
 _HELD_S = 10  # a peer that is lost ends the child within moments
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _STATUS = re.compile(rb"absl::Status: ([A-Z_]+)")
 
 
@@ -61,6 +63,10 @@ def _become_child(errors: int, lifeline: int) -> None:
         os._exit(128 + signal.SIGKILL)
 
     threading.Thread(target=end_with_parent, name="lifeline", daemon=True).start()
+    # In the compiler no thread of Python runs, perhaps for minutes, and the run's lock would be held so long. Where the
+    # kernel knows how, it ends the child itself.
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _wait(child: int) -> int:

@@ -33,6 +33,10 @@ WAITS = """
     def told(number, frame): print("told", number, flush=True); raise SystemExit(75)
     signal.signal(signal.SIGTERM, told); print("waits", flush=True); time.sleep(30)
 """
+# No other thread of Python runs meanwhile: minutes, if nobody ends it.
+COMPILES = """
+    import re; print("waits", flush=True); re.match("(a+)+b", "a" * 40)
+"""
 
 
 def command(work: str) -> list[str]:
@@ -151,8 +155,10 @@ def test_a_signal_is_handed_on_once() -> None:
     assert not Path(f"/proc/{child}").exists()
 
 
-def test_the_child_does_not_outlive_a_kill_of_the_parent() -> None:
-    process, child = begin(command(WAITS))
+@pytest.mark.parametrize("work", [WAITS, COMPILES])
+def test_the_child_does_not_outlive_a_kill_of_the_parent(work: str) -> None:
+    """It holds the run's lock, and would meet the next start there."""
+    process, child = begin(command(work))
     process.kill()
     out, _ = process.communicate(timeout=10)  # to the end of what the child, too, could write to
     assert (process.returncode, out) == (-signal.SIGKILL, "")
