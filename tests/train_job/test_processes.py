@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import subprocess
 import sys
@@ -12,12 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import jax
 import numpy as np
 import pytest
 from jax.errors import JaxRuntimeError
 
 from tests.once import OncePerRun
 from tests.train_job import pairs
+from train_job import mesh, training
 from train_job.checkpoints import list_steps
 from train_job.data.digits import read_digits
 from train_job.errors import EnvironmentUnfit, StorageFailed, UsageError
@@ -155,22 +156,30 @@ def test_two_devices_of_one_process_are_two_processes_bit_for_bit(pair: Path, tm
     assert pairs.weights(tmp_path) == pairs.weights(pair)
 
 
-def test_rows_that_the_devices_cannot_share_evenly_are_refused_with_both_numbers(tmp_path: Path) -> None:
-    place = {"JAX_NUM_PROCESSES": "1", "XLA_FLAGS": "--xla_force_host_platform_device_count=3"}
-    ended = pairs.end(pairs.start(0, pairs.free_port(), tmp_path, environment=place))
-    assert ended.code == 2
-    assert (
-        "--set batch_size: found 4, needs a multiple of 3: rows are spread over the devices (--mesh data=3)"
-        in ended.said
-    )
+def test_rows_that_the_devices_cannot_share_evenly_are_refused_with_both_numbers(
+    tmp_path: Path, toy_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three = jax.devices() * 3
+    monkeypatch.setattr(mesh.jax, "devices", lambda: three)
+    with pytest.raises(
+        UsageError,
+        match=r"--set batch_size: found 4, needs a multiple of 3: rows are spread over the devices \(--mesh data=3\)",
+    ):
+        train(toy_settings(tmp_path))
+    assert not (tmp_path / "runs").exists()
 
 
-def test_a_finished_run_ends_at_once_without_its_peers(pair: Path, tmp_path: Path) -> None:
+def test_a_finished_run_ends_at_once_without_its_peers(
+    finished: Path,
+    toy_settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """As a pod does that was lost after the last save, when the others are done and gone."""
-    root = shutil.copytree(pair, tmp_path / "root")
-    ended = pairs.end(pairs.start(1, pairs.free_port(), root))
-    assert ended.code == 0
-    assert "finished, 12 of 12 steps" in ended.said
+    settings = toy_settings(finished.parents[1], processes=Processes(2, 1, f"127.0.0.1:{pairs.free_port()}"))
+    monkeypatch.setattr(training, "joined", None)  # nobody is asked for
+    assert train(settings) == 0
+    assert "finished, 12 of 12 steps" in capsys.readouterr().out
 
 
 def test_what_one_process_saved_two_go_on_from_and_what_two_saved_one(
