@@ -92,16 +92,20 @@ class GuardedTask(Task):
         return found
 
     def example_inputs(self, rows: int, seed: int) -> dict[str, np.ndarray]:
-        with own_code(self._what % "example_inputs"):
-            return dict(self.task.example_inputs(rows, seed))
+        with own_code(what := self._what % "example_inputs"):
+            found = self.task.example_inputs(rows, seed)
+        return _arrays(what, found)
 
     def predict(self, module: Any, inputs: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """As it is: what an export says of a function that cannot be traced begins with JAX's own exception."""
         return self.task.predict(module, inputs)
 
     def report(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        with own_code(self._what % "report"):
-            return dict(self.task.report(metrics))
+        with own_code(what := self._what % "report"):
+            found = self.task.report(metrics)
+        if not isinstance(found, Mapping):
+            raise UsageError(f"{what} gave {described(found)}, needs a dict of numbers by name")
+        return dict(found)
 
     def positions(self, rows: int) -> int:
         with own_code(self._what % "positions"):

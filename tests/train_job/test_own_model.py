@@ -39,6 +39,7 @@ WRONG = {
     "loss_of_every_row": r"loss of Fit gave float32\[4\], needs one float number: the mean over the rows",
     "loss_alone": r"loss of Fit gave float32\[\], needs two things: the loss, and a dict",
     "loss_with_a_metric_of_every_row": r"loss of Fit gave float32\[4\] as metric 'error', needs one",
+    "report_gives_nothing": "report of Fit gave None, needs a dict of numbers by name",
     "unknown_headline": "headline is 'val_accuracy', needs one of what is reported: train_loss, val_loss",
     "batch_of_other_rows": r"batch of Ramp gave 'x' as float32\[3, 4\] at step 0, needs 4 rows: batch_size",
     "batch_of_texts": "batch of Ramp gave 'x' of dtype <U1, needs numbers",
