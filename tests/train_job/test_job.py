@@ -20,6 +20,7 @@ from train_job.checkpoints import Checkpoints, list_steps, load_params, read_run
 from train_job.errors import CheckFailed, EnvironmentUnfit, FingerprintMismatch, RunBusy
 from train_job.job import train
 from train_job.loop import Loop
+from train_job.plot import _beside
 from train_job.rows import read_metrics
 from train_job.runs import write_run, writing
 from train_job.settings import TrainSettings
@@ -234,6 +235,12 @@ def test_the_plot_is_a_picture(finished: Path) -> None:
         assert image.format == "PNG"
         assert image.width > 800
         assert image.height > image.width * 0.9, "throughput and gradient norm below"
+
+
+def test_below_the_metrics_are_throughput_what_it_makes_of_the_devices_and_the_gradient() -> None:
+    rows = [{"step": 1, "grad_norm": 1.0, "tokens_per_s": 9.0, "val_loss": 2.0}]
+    assert _beside(rows) == ["tokens_per_s", "grad_norm"], "a device whose peak is not known"
+    assert _beside([{**rows[0], "mfu": 0.4}]) == ["tokens_per_s", "mfu", "grad_norm"]
 
 
 def test_choices_are_said_with_their_reason_before_the_first_step(finished: Path) -> None:
