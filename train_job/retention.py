@@ -38,7 +38,7 @@ class Remover:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._deletion: threading.Thread | None = None
+        self._deletions: list[threading.Thread] = []
 
     def remove(self, steps: Sequence[int]) -> None:
         """Raises OSError where a step cannot be renamed. What cannot be deleted is left to the next start."""
@@ -50,14 +50,14 @@ class Remover:
         if not unnamed:
             return
         sync_directory(self._folder)
-        self.wait()
-        self._deletion = threading.Thread(target=_delete, args=(unnamed,), name="retention", daemon=True)
-        self._deletion.start()
+        deletion = threading.Thread(target=_delete, args=(unnamed,), name="retention", daemon=True)
+        self._deletions = [*filter(threading.Thread.is_alive, self._deletions), deletion]
+        deletion.start()
 
     def wait(self) -> None:
         """Returns when the files are gone."""
-        if self._deletion is not None:
-            self._deletion.join()
+        for deletion in self._deletions:
+            deletion.join()
 
 
 def _delete(folders: Sequence[Path]) -> None:

@@ -11,7 +11,6 @@ anything was not as docs/training.md says.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import shutil
 import sys
@@ -201,7 +200,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", default="1,2")
     options = parser.parse_args(arguments)
-    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # read by the starts alone: what trains for seconds
     failed = False
     for processes in map(int, options.processes.split(",")):
         chance = random.Random(f"{options.seed} {processes}")
