@@ -187,7 +187,7 @@ class Trial:
         return "\n".join(
             [
                 f"{total} strikes, {self.processes} process{'es' * (self.processes > 1)}: {self.starts} starts of "
-                f"{self.runs} runs, and one left alone",
+                f"{self.runs} run{'s' * (self.runs > 1)}, and one left alone",
                 *rows,
                 self.verdict.summary(),
             ]

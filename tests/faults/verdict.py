@@ -135,8 +135,8 @@ class Verdict:
             f"; {self._unheard} SIGTERM came before Python could hear it (exit -15)" if self._unheard else ""
         )
         return (
-            f"    {self._read} checkpoints read whole, all bit for bit those of the run left alone; {self._progressed} starts "
-            f"lived past their first periodic save, and all of them made progress{unheard}; {len(self.faults)} faults"
+            f"    {self._read} checkpoints read whole, those of planned steps bit for bit those of the run left alone; {self._progressed} starts "
+            f"lived past their first planned save{unheard}; {len(self.faults)} faults"
         )
 
 
