@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def read_run(run_dir: Path) -> RunRecord:
         found = raw.get("schema_version") if isinstance(raw, dict) else type(raw).__name__
         raise UsageError(f"{path}: schema_version is {found}, this jaxport reads {SCHEMA_VERSION}")
     try:
-        record = RunRecord(**raw)
+        record = RunRecord(**{name: value for name, value in raw.items() if name in _FIELDS})
         if not isinstance(record.fingerprint, dict) or not isinstance(record.data, dict):
             raise TypeError("fingerprint and data have to be objects")
         if not isinstance(record.starts, int):
@@ -81,6 +81,10 @@ def read_run(run_dir: Path) -> RunRecord:
         return record
     except TypeError as error:
         raise UsageError(f"{path}: {error}; restore the file or choose another --run") from error
+
+
+# A later jaxport adds fields to a record and keeps the schema_version where an earlier one may do without them.
+_FIELDS = frozenset(entry.name for entry in fields(RunRecord))
 
 
 def list_runs(runs_dir: Path) -> list[str]:

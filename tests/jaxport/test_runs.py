@@ -108,6 +108,12 @@ def test_who_asks_keeps_no_one_from_writing(root: Path) -> None:
             assert read(root / "runs" / "slow").state == "stopped"
 
 
+def test_a_field_that_a_later_jaxport_added_is_passed_over(root: Path) -> None:
+    record = root / "runs" / "slow" / "run.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "mood": "good"}))
+    assert read(root / "runs" / "slow").state == "stopped"
+
+
 def test_json_has_the_same_for_programs(root: Path, told: Told) -> None:
     make(root, "bad", [{"step": 1, "time": NOW, "val_loss": float("nan")}])
     code, out, _ = told("runs", "--root", str(root), "--json")
