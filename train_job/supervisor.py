@@ -63,8 +63,8 @@ def _become_child(errors: int, lifeline: int) -> None:
         os._exit(128 + signal.SIGKILL)
 
     threading.Thread(target=end_with_parent, name="lifeline", daemon=True).start()
-    # In the compiler no thread of Python runs, perhaps for minutes, and the run's lock would be held so long. Where the
-    # kernel knows how, it ends the child itself.
+    # That thread does not run where the child is halted, or in a call that lets no other thread of Python run, and the
+    # run's lock would be held so long. Where the kernel knows how, it ends the child itself.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

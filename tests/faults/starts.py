@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,11 +108,14 @@ class Started:
         states = tuple(self.state(index) for index in range(len(self._processes)))
         heard = all(_takes_sigterm(self._processes[index].pid) for index in whom)
         unfinished = self._unfinished()
-        for index in whom:
-            process, trains = self._processes[index].pid, self._trains(index)
+        halted = [self._trains(index) for index in whom]  # to be found while their parents live
+        for index, trains in zip(whom, halted, strict=True):
+            process = self._processes[index].pid
             # Those of a container are told alike; the system kills for memory whoever has it.
             os.kill(process if parent or number == signal.SIGTERM else trains, number)
-        self._signal(whom, signal.SIGCONT)
+        for process in halted:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
         codes = tuple(self.end())
         saved = max(map(int, filter(str.isdecimal, _names(self._checkpoints))), default=0)
         return Strike(number, whom, parent, states, unfinished, heard, codes, self.said(), saved)

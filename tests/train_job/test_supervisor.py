@@ -34,7 +34,7 @@ WAITS = """
     signal.signal(signal.SIGTERM, told); print("waits", flush=True); time.sleep(30)
 """
 # No other thread of Python runs meanwhile: minutes, if nobody ends it.
-COMPILES = """
+BUSY = """
     import re; print("waits", flush=True); re.match("(a+)+b", "a" * 40)
 """
 
@@ -155,7 +155,7 @@ def test_a_signal_is_handed_on_once() -> None:
     assert not Path(f"/proc/{child}").exists()
 
 
-@pytest.mark.parametrize("work", [WAITS, COMPILES])
+@pytest.mark.parametrize("work", [WAITS, BUSY])
 def test_the_child_does_not_outlive_a_kill_of_the_parent(work: str) -> None:
     """It holds the run's lock, and would meet the next start there."""
     process, child = begin(command(work))
