@@ -202,7 +202,7 @@ def _last_json(text: str) -> dict[str, Any] | None:
     lines = text.strip().splitlines()
     try:
         value = json.loads(lines[-1]) if lines else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

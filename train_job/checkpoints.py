@@ -10,7 +10,6 @@ Readers (`read_run`, `list_steps`, `choose_step`, `load_params`) take no lock an
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ from orbax.checkpoint import v1 as ocp
 
 from train_job.damage import ORBAX_LOG, Unreadable, file_names, is_vanishing, reading
 from train_job.errors import CheckFailed, StorageFailed, UnknownStep, root_cause
+from train_job.json_text import parse_json
 from train_job.presets import preset_of_run
 from train_job.processes import ALONE, Processes
 from train_job.retention import Remover, superfluous
@@ -286,7 +286,7 @@ def _orbax_context() -> ocp.Context:
 
 def _recorded_metrics(path: Path) -> dict[str, float]:
     """Past Orbax, to which a file that cannot be read is one that says nothing."""
-    metadata = json.loads((path / _METADATA).read_text(encoding="utf-8"))
+    metadata = parse_json((path / _METADATA).read_bytes())
     return dict((metadata.get("custom_metadata") or {}).get("metrics") or {})
 
 

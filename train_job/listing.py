@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from train_job.errors import TrainError, UsageError
-from train_job.rows import read_metrics
-from train_job.runs import RECORD, RunRecord, is_written, read_run, saved_steps
+from train_job.rows import MetricsFile, read_metrics_file
+from train_job.runs import METRICS, RECORD, RunRecord, is_written, read_run, saved_steps
 
 FINISHED, RUNNING, STOPPED, UNREADABLE = "finished", "running", "stopped", "unreadable"
 _ABOUT_THE_ROW = ("step", "time")
@@ -23,7 +23,7 @@ class Run:
     """One run, as far as its files say.
 
     state: finished; running (a process holds its lock, as far as this machine's view of the volume shows); stopped; or
-    unreadable, with `why` and nothing else. step: steps that are known to be done: the last row's, or the last save's.
+    unreadable, with `why` and nothing else. why: what of the run cannot be read, in a line. step: steps that are known to be done: the last row's, or the last save's.
     headline: the metric that sums it up, with the name. rows: what was measured. size: bytes on disk. updated: when the
     last row was written, in seconds since 1970; None before the first.
     """
@@ -77,6 +77,7 @@ class Run:
             "settings": record.settings,
             "baselines": record.baselines,
             "figures": self.figures(),
+            **({"why": self.why} if self.why else {}),
         }
 
 
@@ -116,16 +117,20 @@ def read(run_dir: Path) -> Run:
         return Run(run_dir.name, UNREADABLE, why=str(error))
     rows: list[dict[str, Any]] = []
     saved: list[int] = []
-    with suppress(OSError):
-        rows = read_metrics(run_dir)
+    try:
+        metrics = read_metrics_file(run_dir)
+        rows, why = metrics.rows, _damage(run_dir / METRICS, metrics, record.finished)
+    except TrainError as error:
+        why = str(error)
     with suppress(OSError):
         saved = saved_steps(run_dir)
     last = rows[-1] if rows else {}
-    steps = record.settings.get("steps") if isinstance(record.settings, dict) else None
+    steps = record.settings.get("steps")
     state = FINISHED if record.finished else RUNNING if is_written(run_dir) else STOPPED
     return Run(
         name=run_dir.name,
         state=state,
+        why=why,
         record=record,
         rows=rows,
         step=max([last.get("step", 0), *saved]),
@@ -166,9 +171,19 @@ def curve(run: Run, name: str) -> list[tuple[int, float]]:
 
 def number(value: Any) -> float | None:
     """A finite number, or None."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value
+    try:
+        return value if math.isfinite(value) else None
+    except OverflowError:  # a whole number that no float holds
+        return None
+
+
+def _damage(path: Path, metrics: MetricsFile, finished: bool) -> str:
+    """Empty where nothing is damaged; a row that is not whole yet is damage only where none is written any more."""
+    damaged = metrics.damaged + (metrics.torn and finished)
+    lines = damaged + len(metrics.rows)
+    return f"{path}: {damaged} of {lines} lines damaged and left out" if damaged else ""
 
 
 def _headline(record: RunRecord, last: Mapping[str, Any]) -> str:

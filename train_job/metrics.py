@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +15,7 @@ from tensorboardX.proto import event_pb2
 from tensorboardX.summary import scalar
 
 from train_job.errors import StorageFailed
-from train_job.rows import read_metrics
+from train_job.rows import read_metrics_file
 from train_job.runs import METRICS, TENSORBOARD, write_atomically
 
 _messages: Any = event_pb2  # generated at import, so a type checker cannot see what it holds
@@ -24,12 +25,18 @@ _Event, _SessionLog = _messages.Event, _messages.SessionLog
 class MetricsLog:
     """Appends one row per interval. Opened at step n, it first drops the rows after n of a killed attempt.
 
-    earlier: the rows up to n.
+    A file with damaged lines is kept beside the one that is written in its place. earlier: the rows up to n.
+
+    Raises:
+        StorageFailed: one of its files cannot be written. EnvironmentUnfit: the rows cannot be read.
     """
 
     def __init__(self, run_dir: Path, step: int) -> None:
         self._run_dir = run_dir
-        self.earlier = [row for row in read_metrics(run_dir) if row["step"] <= step]
+        found = read_metrics_file(run_dir)
+        if found.damaged:
+            _keep(run_dir, found.content, found.damaged)
+        self.earlier = [row for row in found.rows if row["step"] <= step]
         write_atomically(run_dir / METRICS, "".join(map(_line, self.earlier)).encode())
         try:
             self._lines = (run_dir / METRICS).open("a", encoding="utf-8")
@@ -76,6 +83,17 @@ class MetricsLog:
         except OSError as failed:
             if error is None:
                 raise StorageFailed.at(self._run_dir, failed) from failed
+
+
+def _keep(run_dir: Path, content: bytes, damaged: int) -> None:
+    names = (f"{METRICS}.damaged-{number}" for number in count(1))
+    path = next(path for name in names if not (path := run_dir / name).exists())
+    write_atomically(path, content)
+    lines = "1 line is" if damaged == 1 else f"{damaged} lines are"
+    print(
+        f"{run_dir / METRICS}: {lines} damaged and left out; the file as it was is kept as {path.name}",
+        flush=True,
+    )
 
 
 def _line(row: Mapping[str, Any]) -> str:

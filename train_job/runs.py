@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from train_job.errors import EnvironmentUnfit, RunBusy, StorageFailed, UsageError, describe_cause
+from train_job.json_text import parse_json
 
 SCHEMA_VERSION = 1
 RECORD = "run.json"
@@ -59,7 +60,7 @@ def read_run(run_dir: Path) -> RunRecord:
     when the volume does not give it."""
     path = run_dir / RECORD
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = parse_json(path.read_bytes())
     except FileNotFoundError:
         known = ", ".join(list_runs(run_dir.parent)) or "none"
         raise UsageError(f"--run: no run {run_dir.name!r} in {run_dir.parent}; present: {known}") from None
@@ -74,10 +75,9 @@ def read_run(run_dir: Path) -> RunRecord:
         raise UsageError(f"{path}: schema_version is {found}, this jaxport reads {SCHEMA_VERSION}")
     try:
         record = RunRecord(**{name: value for name, value in raw.items() if name in _FIELDS})
-        if not isinstance(record.fingerprint, dict) or not isinstance(record.data, dict):
-            raise TypeError("fingerprint and data have to be objects")
-        if not isinstance(record.starts, int):
-            raise TypeError("starts has to be a whole number")
+        for name, (kind, said) in _KINDS.items():
+            if not isinstance(getattr(record, name), kind):
+                raise TypeError(f"{name} has to be {said}")
         return record
     except TypeError as error:
         raise UsageError(f"{path}: {error}; restore the file or choose another --run") from error
@@ -85,6 +85,12 @@ def read_run(run_dir: Path) -> RunRecord:
 
 # A later jaxport adds fields to a record and keeps the schema_version where an earlier one may do without them.
 _FIELDS = frozenset(entry.name for entry in fields(RunRecord))
+_KINDS = {
+    **dict.fromkeys(("settings", "fingerprint", "data", "baselines", "versions"), (dict, "an object")),
+    **dict.fromkeys(("run", "preset", "created_at", "headline"), (str, "a text")),
+    "finished": (bool, "true or false"),
+    "starts": (int, "a whole number"),
+}
 
 
 def list_runs(runs_dir: Path) -> list[str]:

@@ -26,8 +26,8 @@ from matplotlib.figure import Figure
 from benchmarks.peers.report import between
 from benchmarks.training.machine import processor
 from benchmarks.training.reference import train
-from train_job.metrics import read_metrics
 from train_job.presets import get_preset
+from train_job.rows import read_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 TOLERANCE = 0.005

@@ -98,7 +98,7 @@ def _parse_input(text: str) -> tuple[str, Any]:
             ) from None
     try:
         return name, json.loads(value, parse_float=_number)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             f"--input {name}: {value!r} is not JSON ({error}); for a file write {name}=@FILE"
         ) from None

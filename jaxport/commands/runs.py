@@ -61,8 +61,12 @@ def _list(found: Sequence[Run]) -> None:
     while lesser and console.measure(_table(columns)).maximum > console.width:
         del columns[lesser.pop(0)]
     console.print(_table(columns))
+    _say_why(console, found)
+
+
+def _say_why(console: Any, found: Sequence[Run]) -> None:
     for each in found:
-        if each.state == UNREADABLE:
+        if each.why:
             console.print(f"{each.name}: {each.why}", style="yellow", markup=False, highlight=False)
 
 
@@ -102,11 +106,14 @@ def _figure(run: Run, name: str, form: str) -> str:
 def _show(found: Sequence[Run]) -> None:
     console = _console()
     console.print(_side_by_side(found, "", _facts(found)))
+    _say_why(console, found)
     if differing := differences(found):
         console.print()
         console.print(_side_by_side(found, "what differs", differing))
     step = common_step(found)
-    if step is None:
+    if step is None and any(run.why and not run.rows for run in found):
+        console.print("\nno figures to compare: see above", highlight=False)
+    elif step is None:
         console.print("\nno step that all of them have a row of: no figures to compare", highlight=False)
     else:
         console.print()

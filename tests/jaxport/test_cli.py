@@ -50,6 +50,7 @@ def test_every_command_has_help(told: Told) -> None:
         ("predict", "iris", "--input", "x"),
         ("predict", "iris", "--input", "x=@none.npy"),
         ("predict", "iris", "--input", "x=[1,"),
+        ("predict", "iris", "--input", "x=" + "[" * 100_000),
         ("predict", "iris", "--input", "x=[[1e999]]"),
         ("predict", "iris", "--input", "x=[[1]]", "--input", "x=[[2]]"),
         ("bench", "iris", "--concurrency", "0"),

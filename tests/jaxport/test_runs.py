@@ -49,7 +49,7 @@ def rows(*steps: int, loss: float = 1.0) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """fast is finished; slow is not, with a torn line; early has no row yet; four folders are damaged in other ways."""
+    """fast is finished; slow is not, with a torn line; early has no row yet; five folders are damaged in other ways."""
     make(tmp_path, "fast", rows(50, 100, 150), finished=True)
     slow = make(tmp_path, "slow", rows(100, 200, loss=3.0), learning_rate=0.001)
     with (slow / "metrics.jsonl").open("a") as log:
@@ -60,6 +60,7 @@ def root(tmp_path: Path) -> Path:
         "list": "[1]",
         "text": '"run"',
         "newer": '{"schema_version": 9}',
+        "deep": "[" * 100_000,
     }.items():
         (tmp_path / "runs" / name).mkdir()
         (tmp_path / "runs" / name / "run.json").write_text(content)
@@ -68,7 +69,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_a_line_for_each_run_whatever_is_damaged(root: Path, told: Told) -> None:
     with (root / "runs" / "fast" / "metrics.jsonl").open("ab") as log:
-        log.write(b'\xff\xfe\n7\n{"step": "x"}\n')
+        log.write(b'\xff\xfe\n7\n{"step": "x"}\n{"st')
     with writing(root / "runs" / "slow"):
         code, out, err = told("runs", "--root", str(root))
     assert (code, err) == (0, "")
@@ -92,7 +93,9 @@ def test_a_line_for_each_run_whatever_is_damaged(root: Path, told: Told) -> None
     )
     assert "running 200/300" in lines["slow"] and "50%" in lines["slow"] and "1m" in lines["slow"]
     assert "stopped 100/300" in lines["early"], "what is saved is done"
-    for name in ("empty", "list", "text", "newer"):
+    assert f"fast: {root}/runs/fast/metrics.jsonl: 4 of 7 lines damaged and left out\n" in out
+    assert "slow: " not in out, "of a run that goes on, a row that is not whole yet is no damage"
+    for name in ("empty", "list", "text", "newer", "deep"):
         assert f"{name}: {root}/runs/{name}/run.json: " in out
     assert out.index("early") < out.index("fast") < out.index("newer"), (
         "the latest first, what cannot be read last"
@@ -118,7 +121,7 @@ def test_json_has_the_same_for_programs(root: Path, told: Told) -> None:
     make(root, "bad", [{"step": 1, "time": NOW, "val_loss": float("nan")}])
     code, out, _ = told("runs", "--root", str(root), "--json")
     found = {each["run"]: each for each in json.loads(out)}
-    assert code == 0 and len(found) == 8
+    assert code == 0 and len(found) == 9
     assert (
         found["slow"]["figures"]["images_per_s"] == 1234.5
         and found["slow"]["settings"]["learning_rate"] == 0.001
@@ -150,9 +153,40 @@ def test_what_is_not_comparable_is_said(root: Path, told: Told) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "why"),
+    [(None, "cannot be read: "), (b"x\n\x00\x00", "2 of 2 lines damaged and left out")],
+    ids=["folder", "damaged"],
+)
+def test_rows_that_cannot_be_read_are_named(content: bytes | None, why: str, root: Path, told: Told) -> None:
+    path = root / "runs" / "fast" / "metrics.jsonl"
+    path.unlink()
+    path.mkdir() if content is None else path.write_bytes(content)
+    beside = told("runs", "fast", "slow", "--root", str(root))[1]
+    for out in (told("runs", "--root", str(root))[1], beside):
+        assert f"fast: {path}: {why}" in out
+    assert "no figures to compare: see above" in beside and "no step that all" not in beside
+    assert why in read(root / "runs" / "fast").as_json()["why"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [({"baselines": 7}, "baselines has to be an object"), ({"headline": []}, "headline has to be a text")],
+)
+def test_a_record_with_a_field_of_another_kind_is_unreadable(
+    changed: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    assert said in read(make(tmp_path, "odd", [], **changed)).why
+
+
+def test_a_whole_number_that_no_float_holds_is_no_figure(tmp_path: Path) -> None:
+    run = read(make(tmp_path, "huge", [{"step": 1, "time": 10**400, "val_loss": 10**400}]))
+    assert (run.updated, run.figures()) == (None, {"val_loss": None})
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("none",), "no run 'none' in .*; present: early, empty, fast"),
+        (("none",), "no run 'none' in .*; present: deep, early, empty, fast"),
         (("../fast",), "'../fast' is no name of a run; present: "),
         (("newer",), "schema_version is 9"),
     ],

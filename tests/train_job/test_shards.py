@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import math
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -337,11 +338,11 @@ def other(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "file", "message"),
     [
-        (Path.unlink, "train-00002.bin", r"train-00002\.bin: is missing, as its record has it"),
+        (Path.unlink, "train-00002.bin", r"train-00002\.bin: is missing; copy it again"),
         (longer, "train-00002.bin", r"found 7,001 bytes, needs 7,000"),
         (shorter, "validation-00000.bin", r"validation-00000\.bin: found 3,999 bytes, needs 4,000"),
         (other, "train-00003.bin", r"train-00003\.bin: found sha256 \w{12}, needs"),
-        (other, "shards.json", r"is missing, as its record has it"),
+        (other, "shards.json", r"is missing; copy it again"),
         (shorter, "shards.json", r"shards\.json: not as it was written"),
     ],
 )
@@ -382,6 +383,31 @@ def test_an_index_that_cannot_be_is_refused(change: dict[str, Any], copied: Path
     path = copied / "shards.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change, indent=1) + "\n")
     with pytest.raises((CheckFailed, UsageError), match=r"shards\.json: (no index|schema_version is 2)"):
+        read_index(copied)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "said"),
+    [
+        (99_999_999_999, "vocabulary: found 99999999999, needs 1 to 4294967296"),
+        ("256", "vocabulary: found '256', needs a whole number"),
+        (257, "dtype: found 'uint8', a vocabulary of 257 needs 'uint16'"),
+    ],
+)
+def test_a_vocabulary_that_cannot_be_is_named(vocabulary: Any, said: str, copied: Path) -> None:
+    path = copied / "shards.json"
+    index = json.loads(path.read_text())
+    path.write_text(json.dumps(index | {"tokens": index["tokens"] | {"vocabulary": vocabulary}}))
+    with pytest.raises(CheckFailed, match=f"no index of token shards .*{said}"):
+        read_index(copied)
+
+
+@pytest.mark.parametrize("depth", [990, 100_000])
+def test_an_index_that_is_nested_too_deep_is_refused(depth: int, copied: Path) -> None:
+    path = copied / "shards.json"
+    deep = "[" * depth + "]" * depth
+    path.write_text(re.sub(r'(?<="shard_tokens": )\d+', deep, path.read_text()))
+    with pytest.raises(CheckFailed, match=r"shards\.json: no index"):
         read_index(copied)
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from train_job.errors import CheckFailed, EnvironmentUnfit, UsageError, describe_cause
+from train_job.json_text import parse_json
 from train_job.presets import Tokenization
 
 SCHEMA_VERSION = 1
@@ -110,8 +111,11 @@ class Index:
 
 
 def dtype_for(vocabulary: int) -> str:
-    """The smallest of DTYPES that holds ids below `vocabulary`."""
-    return next(name for name in DTYPES if vocabulary - 1 <= np.iinfo(name).max)
+    """The smallest of DTYPES that holds ids below `vocabulary`. Raises ValueError where none does."""
+    for name in DTYPES:
+        if 1 <= vocabulary <= np.iinfo(name).max + 1:
+            return name
+    raise ValueError(f"vocabulary: found {vocabulary}, needs 1 to {np.iinfo(DTYPES[-1]).max + 1}")
 
 
 def shards_at(data: str) -> Path | None:
@@ -157,18 +161,19 @@ def read_index(folder: Path) -> Index:
     path = folder / INDEX
     content = _of(path, path.read_bytes)
     try:
-        raw = json.loads(content)
+        raw = parse_json(content)
         if isinstance(raw, dict) and raw.get("schema_version") != SCHEMA_VERSION:
             raise UsageError(
                 f"{path}: schema_version is {raw.get('schema_version')}, this jaxport reads {SCHEMA_VERSION}; "
                 "prepare the text again"
             )
         index = _index(raw)
-    except (KeyError, TypeError, ValueError) as error:
+        as_written = index.to_json() == content
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise CheckFailed(
             f"{path}: no index of token shards ({type(error).__name__}: {error}); restore it or prepare the text again"
         ) from error
-    if index.to_json() != content:
+    if not as_written:
         raise CheckFailed(f"{path}: not as it was written; restore it or prepare the text again")
     return index
 
@@ -184,8 +189,12 @@ def _index(raw: Mapping[str, Any]) -> Index:
         }
     )
     tokens = index.tokens
-    if not isinstance(tokens.vocabulary, int) or tokens.dtype != dtype_for(tokens.vocabulary):
-        raise ValueError(f"a vocabulary of {tokens.vocabulary} in {tokens.dtype}")
+    if type(tokens.vocabulary) is not int:
+        raise ValueError(f"vocabulary: found {tokens.vocabulary!r}, needs a whole number")
+    if tokens.dtype != (needed := dtype_for(tokens.vocabulary)):
+        raise ValueError(
+            f"dtype: found {tokens.dtype!r}, a vocabulary of {tokens.vocabulary} needs {needed!r}"
+        )
     if tokens.tokenizer not in (BYTES, HUGGING_FACE):
         raise ValueError(f"tokenizer {tokens.tokenizer!r}")
     if not all(
@@ -199,7 +208,11 @@ def _index(raw: Mapping[str, Any]) -> Index:
 def _part(raw: Mapping[str, Any]) -> Part:
     part = Part(raw["bytes"], tuple(Shard(**shard) for shard in raw["shards"]))
     for shard in part.shards:
-        plain = Path(shard.file).name == shard.file and _SHA256.fullmatch(shard.sha256)
+        plain = (
+            Path(shard.file).name == shard.file
+            and shard.file.isprintable()
+            and _SHA256.fullmatch(shard.sha256)
+        )
         if not plain or not isinstance(shard.tokens, int) or shard.tokens < 1:
             raise ValueError(f"shard {shard}")
     if not part.shards:
@@ -260,4 +273,4 @@ def _of[T](path: Path, read: Callable[[], T]) -> T:
 
 
 def _damaged(path: Path, found: str) -> CheckFailed:
-    return CheckFailed(f"{path}: {found}, as its record has it; copy it again or prepare the text again")
+    return CheckFailed(f"{path}: {found}; copy it again or prepare the text again")
