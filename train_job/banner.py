@@ -151,12 +151,13 @@ def _no_number(settings: TrainSettings) -> str:
     allowed = settings.upkeep.skip_nonfinite
     if not allowed:
         return "a loss or gradient that is not finite stops the run, exit 3 (no update, and nothing after it is saved)"
-    return f"up to {allowed} steps in a row with a loss or gradient that is not finite are passed over (--skip-nonfinite)"
+    steps, are = ("step", "is") if allowed == 1 else ("steps", "are")
+    return f"up to {allowed} {steps} in a row with a loss or gradient that is not finite {are} passed over (--skip-nonfinite)"
 
 
 def _saves(settings: TrainSettings) -> str:
     upkeep = settings.upkeep
-    forever = f" and every {upkeep.keep_every}th step" if upkeep.keep_every else ""
+    forever = f" and those at multiples of {upkeep.keep_every} steps" if upkeep.keep_every else ""
     return (
         f"every {upkeep.checkpoint_every} steps, in the background; "
         f"the latest {upkeep.keep_latest}, the best {upkeep.keep_best}{forever} stay"

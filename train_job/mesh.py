@@ -163,7 +163,7 @@ def lay_out(
     axes = {axis: asked.get(axis, left if axis == "data" else 1) for axis in AXES}
     if math.prod(axes.values()) != len(devices):
         raise UsageError(
-            f"--mesh: found {said(asked)}, needs {len(devices)} devices in all, those that JAX finds{where}; pass "
+            f"--mesh: found {said(asked)}, needs {len(devices)} in all, as many devices as JAX finds{where}; pass "
             f"--mesh data={len(devices)}, leave it out, or change how many devices are visible"
         )
     # In this order neighbours along tensor, which say most to each other, are neighbours in a process.

@@ -45,11 +45,11 @@ def _switch(default: bool) -> Any:
 
 
 def _positive(default: int) -> Any:
-    return _setting(default, "a whole number of at least 1", lambda value: value >= 1)
+    return _setting(default, "a whole number of at least 1 and below 2**31", lambda value: 1 <= value < 2**31)
 
 
 def _whole(default: int) -> Any:
-    return _setting(default, "a whole number of at least 0", lambda value: value >= 0)
+    return _setting(default, "a whole number of at least 0 and below 2**31", lambda value: 0 <= value < 2**31)
 
 
 def _fraction(default: float) -> Any:
@@ -243,7 +243,8 @@ def _one_of(preset: str | None, model: str | None) -> str:
     if preset is not None and model is None:
         return preset
     if model is not None and preset is None:
-        if ":" not in model:
+        module, _, factory = model.partition(":")
+        if not all(part.isidentifier() for part in (*module.split("."), factory)):
             raise UsageError(f"--model: found {model!r}, needs package.module:factory")
         return model
     found = "neither" if preset is None else "both"

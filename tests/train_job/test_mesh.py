@@ -209,7 +209,9 @@ def test_rules_that_do_not_fit_are_refused_with_the_cure(tensor: dict[str, Any],
 @pytest.mark.parametrize("asked", [{"data": 3}, {"fsdp": 2}, {"fsdp": 4, "tensor": 2}])
 def test_a_mesh_that_is_not_of_the_devices_is_refused_with_both(asked: dict[str, int]) -> None:
     said = ",".join(f"{axis}={size}" for axis, size in asked.items())
-    with pytest.raises(UsageError, match=rf"--mesh: found {said}, needs 1 devices in all, those that JAX"):
+    with pytest.raises(
+        UsageError, match=rf"--mesh: found {said}, needs 1 in all, as many devices as JAX finds"
+    ):
         lay_out(asked, 32, ALONE)
 
 

@@ -35,6 +35,8 @@ def test_tiny_starts_from_the_settings_of_the_course() -> None:
         ({}, r"found neither of --preset and --model; needs exactly one"),
         ({"preset": "nano", "model": "a:b"}, r"found both of --preset and --model"),
         ({"model": "toy"}, r"--model: found 'toy', needs package\.module:factory"),
+        ({"model": ":two"}, r"--model: found ':two', needs package\.module:factory"),
+        ({"model": "..own:two"}, r"--model: found '\.\.own:two', needs package\.module:factory"),
         (
             {"model": "no_such_module:toy"},
             r"--model no_such_module:toy: cannot import 'no_such_module' from ",
@@ -55,6 +57,10 @@ def test_tiny_starts_from_the_settings_of_the_course() -> None:
         ({"preset": "nano", "mesh": "fsdp=2,model=2"}, r"--mesh: found 'fsdp=2,model=2', needs how many"),
         ({"preset": "nano", "mesh": f"fsdp={'9' * 5000}"}, r"--mesh: found 'fsdp=9+', needs how many"),
         ({"preset": "nano", "steps": "0"}, r"--steps: found '0', needs a whole number of at least 1"),
+        (
+            {"preset": "nano", "overrides": {"warmup_steps": "9" * 20}},
+            r"--set warmup_steps: found '9+', needs a whole number of at least 0 and below 2\*\*31",
+        ),
         ({"preset": "nano", "steps": "many"}, r"--steps: found 'many', needs a whole number"),
         (
             {"preset": "nano", "overrides": {"batch_size": "1.5"}},
