@@ -40,13 +40,17 @@ def end(code: int) -> NoReturn:
     sys.exit(code)
 
 
+class Unwound(SystemExit):
+    """A SIGTERM on its way out, to be told from a `sys.exit` of whoever's code it came upon."""
+
+
 @contextmanager
 def unwinding_on_sigterm() -> Iterator[None]:
-    """In here SIGTERM raises SystemExit(143), so that what was half written is tidied up, as after Ctrl-C."""
+    """In here SIGTERM raises Unwound(143), a SystemExit, so that what was half written is tidied up, as after Ctrl-C."""
 
     def unwind(number: int, _: FrameType | None) -> None:
         signal.signal(number, signal.SIG_IGN)  # a second one does not break the tidying off; SIGKILL will
-        raise SystemExit(128 + number)
+        raise Unwound(128 + number)
 
     with _handled({signal.SIGTERM: unwind}):
         yield

@@ -96,12 +96,19 @@ def _wrong_model(model: Any) -> str:
     values = asdict(cast(Any, model))
     for entry in fields(model):
         try:
-            json.dumps(values[entry.name])
-        except (TypeError, ValueError):
+            json.dumps(values[entry.name], allow_nan=False)
+        except TypeError:
             found = _kind(getattr(model, entry.name))
             return (
                 f"model {_kind(model)}: its field {entry.name} is a {found}, needs a number, a text, or lists and dicts "
                 "of them: the run's record keeps it"
+            )
+        except (
+            ValueError
+        ):  # NaN is in no JSON, and equals nothing, so that such a run would be another at each start
+            return (
+                f"model {_kind(model)}: its field {entry.name} is {values[entry.name]!r}, needs finite numbers: the run's "
+                "record keeps it"
             )
     rules = getattr(model, "tensor_parallel", {})
     if not isinstance(rules, Mapping):

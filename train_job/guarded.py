@@ -7,14 +7,17 @@ is called as it is traced.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from jaxport.stopping import Unwound
 from train_job.errors import OwnCodeFailed, TrainError, UsageError
 from train_job.presets import Baseline, Dataset, PredictSignature, Task
+from train_job.rows import OF_THE_LOOP, throughput
 
 if TYPE_CHECKING:
     import jax
@@ -27,12 +30,15 @@ _OF_DATA = ("batch", "evaluation", "baselines")
 
 @contextmanager
 def own_code(what: str, but: type[Exception] = TrainError) -> Iterator[None]:
-    """Within, an exception becomes OwnCodeFailed, which begins with `what`; ours, and those of `but`, stay as they are."""
+    """Within, an exception becomes OwnCodeFailed, which begins with `what`; ours, and those of `but`, stay as they are.
+
+    A `sys.exit` too: a run that their code ends is not done, whatever code they give. A signal stays what it is.
+    """
     try:
         yield
-    except (TrainError, but):
+    except (TrainError, Unwound, but):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise OwnCodeFailed.of(what, error) from error
 
 
@@ -105,7 +111,12 @@ class GuardedTask(Task):
             found = self.task.report(metrics)
         if not isinstance(found, Mapping):
             raise UsageError(f"{what} gave {described(found)}, needs a dict of numbers by name")
-        return dict(found)
+        taken = {*OF_THE_LOOP, throughput(self.unit)}
+        for name in found:
+            if not isinstance(name, str) or name in taken:
+                why = "which every row has already; rename it" if name in taken else "needs a text"
+                raise UsageError(f"{what} gave a metric named {name!r}, {why}")
+        return {name: _number(f"{what} gave {name!r} as", value) for name, value in found.items()}
 
     def positions(self, rows: int) -> int:
         with own_code(self._what % "positions"):
@@ -135,8 +146,13 @@ class GuardedDataset(Dataset):
 
     def batch(self, seed: int, step: int, rows: int, own: slice = EVERY) -> dict[str, np.ndarray]:
         what = self.what % "batch"
-        with own_code(what):
-            batch = self.data.batch(seed, step, rows, *([] if own == EVERY else [own]))
+        try:
+            with own_code(what, but=MemoryError):
+                batch = self.data.batch(seed, step, rows, *([] if own == EVERY else [own]))
+        except MemoryError as error:
+            raise UsageError(
+                f"{what} has not the memory for {rows} rows: {str(error) or 'MemoryError'}; needs a smaller --set batch_size"
+            ) from error
         wanted = len(range(rows)[own])
         found = _arrays(what, batch)
         for name, values in found.items():
@@ -195,6 +211,20 @@ def _arrays(what: str, given: Any) -> dict[str, np.ndarray]:
         if values.dtype.kind in "OUSMm":
             raise UsageError(f"{what} gave {name!r} of dtype {values.dtype}, needs numbers")
     return dict(given)
+
+
+def _number(said: str, value: Any) -> float:
+    """A Python float, which JSON has, of whatever is one real number."""
+    import jax.numpy as jnp
+
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    of_array = (
+        shape == () and dtype is not None and (dtype.kind in "biu" or jnp.issubdtype(dtype, jnp.floating))
+    )
+    if of_array or (shape is None and isinstance(value, Real)):
+        with suppress(OverflowError):
+            return float(cast(Any, value))
+    raise UsageError(f"{said} {described(value)}, needs one real number")
 
 
 def _require_scalar(what: str, which: str, value: Any) -> None:

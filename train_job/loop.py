@@ -25,6 +25,7 @@ from train_job.prefetch import Prefetch
 from train_job.presets import Dataset
 from train_job.profiler import Profiler
 from train_job.progress import Reporter, interval_line
+from train_job.rows import throughput
 from train_job.runs import saved_steps
 from train_job.settings import TrainSettings
 from train_job.state import TrainState
@@ -117,7 +118,7 @@ class Loop:
             "time": time.time(),
             **metrics,
             **means,
-            f"{task.unit}_per_s": task.positions(hyper.batch_size) / step_seconds,
+            throughput(task.unit): task.positions(hyper.batch_size) / step_seconds,
             **pace,
             "lr": float(np.asarray(schedule(hyper)(max(updates - 1, 0)))),
             "skipped_steps": done - updates,
@@ -157,6 +158,7 @@ def _require_finite(metrics: Mapping[str, float], done: int) -> None:
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise CheckFailed(
-                f"{name} is {value} at step {done}, needs a finite number: training diverged; start over under "
-                "another --run with a smaller --set learning_rate (nothing of this step was saved)"
+                f"{name} is {value} at step {done}, needs a finite number: look at the data that it is evaluated "
+                "on, as every update so far came of a finite loss; or training diverged: start over under another --run with a "
+                "smaller --set learning_rate (nothing of this step was saved)"
             )

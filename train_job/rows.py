@@ -10,6 +10,31 @@ from train_job.errors import EnvironmentUnfit, describe_cause
 from train_job.json_text import parse_json
 from train_job.runs import METRICS
 
+# What a row has beside the task's metrics, and `throughput`: no metric is called like one of these.
+OF_THE_LOOP = frozenset(
+    {
+        "step",
+        "time",
+        "batch_loss",
+        "grad_norm",
+        "step_seconds",
+        "input_wait_seconds",
+        "lr",
+        "skipped_steps",
+        "checkpoint_seconds",
+        "checkpoint_wait_seconds",
+        "host_peak_memory_bytes",
+        "peak_memory_bytes",
+        "mfu",
+        "goodput",
+    }
+)
+
+
+def throughput(unit: str) -> str:
+    """The name of the figure that counts a task's units."""
+    return f"{unit}_per_s"
+
 
 @dataclass(frozen=True)
 class MetricsFile:

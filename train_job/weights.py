@@ -74,7 +74,9 @@ def skeleton(config: ModelConfig) -> Skeleton:
             raise _bare(kind, key)
         if isinstance(slot, nnx.RngState):
             raise UsageError(
-                f"model holds random state {key!r}; pass nnx.Rngs(rng) at the call in the task's loss"
+                f"model holds random state {key!r}; build that layer without a stream of its own (nnx.Dropout without "
+                "rngs, nnx.MultiHeadAttention with keep_rngs=False, nnx.RNN with rngs=False) and hand over at the call "
+                "what it then needs: rngs=nnx.Rngs(rng) of the task's loss for dropout, initial_carry to an RNN"
             )
     return Skeleton(graph, slots)
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
+from jaxport.stopping import Unwound
 from train_job.data.arrays import ArrayData
 from train_job.errors import CheckFailed, OwnCodeFailed, UsageError
-from train_job.guarded import GuardedDataset
+from train_job.guarded import GuardedDataset, own_code
 from train_job.job import train
 from train_job.presets import get_preset
+from train_job.rows import OF_THE_LOOP, read_metrics
 from train_job.runs import read_run
 from train_job.settings import TrainSettings
+from train_job.weights import skeleton
 
 
 def started(name: str, root: Path) -> int:
@@ -26,6 +30,8 @@ WRONG = {
     "model_is_a_class": r"model is the class Config, needs an instance: Config\(\.\.\.\)",
     "model_without_build": r"model DataInfo has no method build\(rngs\)",
     "model_with_a_function": "its field activation is a .*, needs a number, a text, or lists",
+    "model_with_a_nan": r"its field scales is \(1\.0, nan\), needs finite numbers",
+    "module_with_a_stream": r"random state 'rnn\.rngs\.count'; build that layer without .* nnx\.RNN with rngs=False",
     "build_gives_a_function": r"build of Config gave a \w+, needs a flax.nnx.Module",
     "module_with_a_bare_array": "holds 'scale' as a bare array; make it an nnx.Param",
     "module_without_weights": "has no nnx.Param to train",
@@ -40,10 +46,15 @@ WRONG = {
     "loss_alone": r"loss of Fit gave float32\[\], needs two things: the loss, and a dict",
     "loss_with_a_metric_of_every_row": r"loss of Fit gave float32\[4\] as metric 'error', needs one",
     "report_gives_nothing": "report of Fit gave None, needs a dict of numbers by name",
+    "report_gives_a_text": "report of Fit gave 'val_error' as a str, needs one real number",
+    "report_gives_rows": r"report of Fit gave 'val_error' as float64\[2, 3\], needs one real number",
+    "report_has_a_step": "report of Fit gave a metric named 'step', which every row has already; rename it",
+    "report_has_the_throughput": "report of Fit gave a metric named 'rows_per_s', which every row has",
     "unknown_headline": "headline is 'val_accuracy', needs one of what is reported: train_loss, val_loss",
     "batch_of_other_rows": r"batch of Ramp gave 'x' as float32\[3, 4\] at step 0, needs 4 rows: batch_size",
     "batch_of_texts": "batch of Ramp gave 'x' of dtype <U1, needs numbers",
     "batch_by_chance": r"two calls of batch\(0, 0, 4\) give 'x' differently, needs the same",
+    "batch_without_memory": "batch of Ramp has not the memory for 4 rows: Unable .*; needs a smaller --set batch_size",
     "evaluation_without_batches": r"evaluation of Ramp gave x float32\[16, 4\], y .* needs \[batches, rows, \.\.\.\]",
     "example_of_another_shape": r"example_inputs\(3, seed\) has 'x' as float32\[3, 4\], needs float32\[b, 5\]",
     "two_inputs_and_no_predict": "its signature has 2 inputs and 1 outputs; give it a method predict",
@@ -63,6 +74,8 @@ def test_what_is_wrong_is_one_line_before_anything_is_written(name: str, tmp_pat
 
 RAISES = {
     "build_raises": ("build of Config raised TypeError", "nnx.Linear(4"),
+    "factory_exits": ("raised SystemExit: 0", "sys.exit(0)"),
+    "loss_exits": ("loss of Fit raised SystemExit: no more", "sys.exit("),
     "loss_raises": ("loss of Fit raised KeyError: 'pixels'", 'batch["pixels"]'),
     "signature_that_the_module_does_not_take": (
         "predict on example_inputs of the signature x float32[b, 5] raised TypeError: dot_general requires",
@@ -77,7 +90,7 @@ def test_an_exception_of_their_own_code_is_shown_below_one_line(name: str, tmp_p
         started(name, tmp_path)
     line, traceback, *frames = str(caught.value).splitlines()
     told, shown = RAISES[name]
-    assert line.startswith(f"--model wrong_models:{name}: {told}")
+    assert line.startswith(f"--model wrong_models:{name}") and told in line
     assert traceback == "Traceback (most recent call last):"
     assert "train_job/guarded" not in frames[0], "theirs comes first"
     assert any(shown in frame for frame in frames)
@@ -95,20 +108,50 @@ def test_a_module_that_cannot_be_imported_shows_where(
     assert str(caught.value).splitlines()[2].endswith('broken_model.py", line 1, in <module>')
 
 
-def test_a_loss_that_is_no_number_from_the_first_step_on_says_that_nothing_was_trained_yet(
-    tmp_path: Path,
-) -> None:
-    with pytest.raises(
-        CheckFailed, match=r"loss is nan at step 1 .*before any update: look at the loss and"
-    ) as caught:
-        started("loss_is_not_a_number", tmp_path)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("loss_is_not_a_number", r"loss is nan at step 1 .*before any update: look at the loss and"),
+        (
+            "evaluation_is_not_a_number",
+            r"val_loss is nan at step 2, .*: look at the data that it is evaluated on",
+        ),
+    ],
+)
+def test_what_is_no_number_says_where_to_look(name: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckFailed, match=message) as caught:
+        started(name, tmp_path)
     assert caught.value.exit_code == 3
+
+
+def test_a_signal_in_their_code_stays_what_it_is() -> None:
+    for leaving in (KeyboardInterrupt(), Unwound(143)):
+        with pytest.raises(type(leaving)), own_code("theirs"):
+            raise leaving
+
+
+def test_every_kind_of_one_number_in_a_report_is_a_float() -> None:
+    found = get_preset("wrong_models:report_of_other_kinds").task.report({"val_loss": 1.5})
+    assert found == {"val_loss": 1.5, "f": 0.5, "g": 0.5, "a": 2.0, "j": 1.0, "b": 1.0, "i": 3.0}
+    assert {type(value) for value in found.values()} == {float}
+
+
+def test_a_recurrent_layer_as_the_page_says_has_no_state_but_its_weights() -> None:
+    preset = get_preset("wrong_models:recurrent")
+    structure = skeleton(preset.model)
+    assert structure.trainable == structure.slots.keys()
+    found = jax.eval_shape(preset.predict_fn(), structure.abstract, preset.example_inputs(3, 0))
+    assert found["y"].shape == (3, 1)
 
 
 def test_a_model_that_is_right_trains_and_its_fields_are_in_the_fingerprint(tmp_path: Path) -> None:
     """With data in double precision, which JAX takes as float32."""
     assert started("right", tmp_path) == 0
     assert read_run(tmp_path / "runs" / "right").fingerprint["model.width"] == 4
+    for row in read_metrics(tmp_path / "runs" / "right"):
+        assert row.keys() - OF_THE_LOOP == {"train_loss", "val_loss", "rows_per_s"}, (
+            "a metric may have no other name"
+        )
 
 
 def test_a_batch_of_another_shape_in_the_middle_of_a_run_is_named() -> None:

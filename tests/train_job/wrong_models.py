@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -76,6 +78,42 @@ class Activated(Config):
 
 def model_with_a_function() -> Preset:
     return replace(right(), model=Activated())
+
+
+@dataclass(frozen=True)
+class Scaled(Config):
+    scales: tuple[float, ...] = (1.0, math.nan)
+
+
+def model_with_a_nan() -> Preset:
+    return replace(right(), model=Scaled())
+
+
+class Recurrent(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs, stream: bool) -> None:
+        self.rnn = nnx.RNN(nnx.GRUCell(1, 3, rngs=rngs), rngs=stream)
+        self.head = nnx.Linear(3, 1, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        states = self.rnn(x[..., None], initial_carry=jnp.zeros((x.shape[0], 3)))
+        return self.head(states[:, -1])
+
+
+def module_with_a_stream() -> Preset:
+    return with_model(lambda self, rngs: Recurrent(rngs, stream=True))
+
+
+def recurrent() -> Preset:
+    """As the page says, with nothing wrong."""
+    return with_model(lambda self, rngs: Recurrent(rngs, stream=False))
+
+
+def factory_exits() -> Preset:
+    sys.exit(0)
+
+
+def loss_exits() -> Preset:
+    return with_task(loss=lambda self, module, batch, rng: sys.exit("no more"))
 
 
 def build_gives_a_function() -> Preset:
@@ -156,6 +194,35 @@ def report_gives_nothing() -> Preset:
     return with_task(report=lambda self, metrics: None)
 
 
+def report_gives_a_text() -> Preset:
+    return with_task(report=lambda self, metrics: {**metrics, "val_error": f"{metrics['val_loss']:.3f}"})
+
+
+def report_gives_rows() -> Preset:
+    return with_task(report=lambda self, metrics: {**metrics, "val_error": np.ones((2, 3))})
+
+
+def report_has_a_step() -> Preset:
+    return with_task(report=lambda self, metrics: {**metrics, "step": 1.0})
+
+
+def report_has_the_throughput() -> Preset:
+    return with_task(report=lambda self, metrics: {**metrics, "rows_per_s": 1.0})
+
+
+def report_of_other_kinds() -> Preset:
+    """All of them one number, with nothing wrong."""
+    kinds = {
+        "f": np.float32(0.5),
+        "g": jnp.bfloat16(0.5),
+        "a": np.array(2),
+        "j": jnp.ones(()),
+        "b": True,
+        "i": 3,
+    }
+    return with_task(report=lambda self, metrics: {**metrics, **kinds})
+
+
 def unknown_headline() -> Preset:
     return with_task(headline="val_accuracy")
 
@@ -176,6 +243,21 @@ def batch_of_texts() -> Preset:
 def batch_by_chance() -> Preset:
     chance = np.random.default_rng()
     return with_data(batch=lambda self, seed, step, rows: {"x": chance.random((rows, 4)), "y": np.ones(rows)})
+
+
+def batch_without_memory() -> Preset:
+    def batch(self: Any, seed: int, step: int, rows: int) -> dict[str, np.ndarray]:
+        raise MemoryError("Unable to allocate 12.8 TiB")
+
+    return with_data(batch=batch)
+
+
+def evaluation_is_not_a_number() -> Preset:
+    def evaluation(self: Any, part: str) -> dict[str, np.ndarray]:
+        bad = np.float32(np.nan if part == "validation" else 1)
+        return {"x": ROWS[None, :4] * bad, "y": ROWS[None, :4].sum(2)}
+
+    return with_data(evaluation=evaluation)
 
 
 def evaluation_without_batches() -> Preset:
