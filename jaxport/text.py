@@ -132,6 +132,10 @@ def open_text_model(
     found = client.model(model, version, label)
     if found.reason and not found.signatures:
         raise NotFit(f"{model} version {found.version} is {found.state}: {found.reason}")
+    if not found.signatures:
+        raise NotFit(
+            f"{model} version {found.version} is {found.state}: it says what it is once it serves; try again"
+        )
     usage: Mapping[str, str] = found.usage
     if usage.get("task") != "next_token" or usage.get("tokenizer") not in ("bytes", "huggingface"):
         raise UsageError(

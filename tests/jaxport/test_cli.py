@@ -158,6 +158,13 @@ def test_text_for_a_version_that_was_refused_says_why() -> None:
         open_text_model(client, "nano")
 
 
+def test_text_for_a_version_that_is_loading_is_told_to_try_again() -> None:
+    loading = wire.ModelVersion(version=1, state="LOADING")
+    client: Any = SimpleNamespace(model=lambda *_: loading)
+    with pytest.raises(NotFit, match=r"nano version 1 is LOADING: .* try again"):
+        open_text_model(client, "nano")
+
+
 def test_a_served_refusal_is_one_line(server: ServerProcess) -> None:
     done = jaxport("predict", "none", "--input", "x=1", "--address", server.grpc)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
