@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,9 @@ def read_run(run_dir: Path) -> RunRecord:
         for name, (kind, said) in _KINDS.items():
             if not isinstance(getattr(record, name), kind):
                 raise TypeError(f"{name} has to be {said}")
+        datetime.fromisoformat(record.created_at)
         return record
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise UsageError(f"{path}: {error}; restore the file or choose another --run") from error
 
 

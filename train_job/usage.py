@@ -29,9 +29,10 @@ class Usage:
         self._step, self._in_steps = 0, 0.0
         self._all_timed = True
         for row in rows:
-            if "step_seconds" in row:
-                self._count(row["step"], row["step_seconds"])
-            else:  # written by a jaxport that did not measure it
+            seconds = row.get("step_seconds")
+            if isinstance(seconds, float):
+                self._count(row["step"], seconds)
+            else:  # written by a jaxport that did not measure it, or damaged
                 self._all_timed = False
 
     @classmethod

@@ -117,6 +117,13 @@ def test_a_field_that_a_later_jaxport_added_is_passed_over(root: Path) -> None:
     assert read(root / "runs" / "slow").state == "stopped"
 
 
+def test_a_record_without_a_date_is_said_to_be_one(root: Path, told: Told) -> None:
+    record = root / "runs" / "slow" / "run.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "created_at": "lately"}))
+    code, out, err = told("runs", "--root", str(root))
+    assert code == 0 and "Invalid isoformat string: 'lately'" in out + err
+
+
 def test_json_has_the_same_for_programs(root: Path, told: Told) -> None:
     make(root, "bad", [{"step": 1, "time": NOW, "val_loss": float("nan")}])
     code, out, _ = told("runs", "--root", str(root), "--json")
