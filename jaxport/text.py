@@ -132,7 +132,7 @@ def open_text_model(
     found = client.model(model, version, label)
     if found.reason and not found.signatures:
         raise NotFit(f"{model} version {found.version} is {found.state}: {found.reason}")
-    if not found.signatures:
+    if not found.signatures and not found.usage:
         raise NotFit(
             f"{model} version {found.version} is {found.state}: it says what it is once it serves; try again"
         )
