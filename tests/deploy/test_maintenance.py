@@ -96,11 +96,12 @@ def commands() -> list[list[str]]:
 
 def test_what_is_run_in_it_is_what_the_command_takes() -> None:
     ours = [words[1:] for words in commands() if words[0] == "jaxport"]
-    assert {words[0] for words in ours} == {"promote", "verify", "inspect"}
+    assert {words[0] for words in ours} == {"promote", "verify", "inspect", "data"}
     for words in ours:
-        given = options(words)
+        given = vars(options(words))
         # The default is below the folder that one stands in.
-        assert VOLUME.match(str(given.models if words[0] == "promote" else given.bundle)), words
+        place = {"promote": "models", "data": "out"}.get(words[0], "bundle")
+        assert VOLUME.match(str(given[place])), words
 
 
 def test_a_command_that_jaxport_does_not_take_is_found() -> None:
