@@ -8,7 +8,7 @@ and train_job/optimizer.py name. Weights are a flat dict under train_job's names
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +125,9 @@ def _rate(hyper: Hyperparameters, step: jax.Array) -> jax.Array:
 
 def _fresh(config: TransformerConfig, seed: int) -> Trained:
     weights = initialise(config, seed)
-    nothing: Callable[[], Weights] = lambda: {name: jnp.zeros_like(value) for name, value in weights.items()}  # noqa: E731
-    return weights, nothing(), nothing()
+    # Two of them: the step consumes both.
+    first, second = ({name: jnp.zeros_like(value) for name, value in weights.items()} for _ in range(2))
+    return weights, first, second
 
 
 def _keep(file: Path, trained: Trained, done: int) -> None:

@@ -43,7 +43,7 @@ def unpublished(out: Path) -> Iterator[Path]:
             yield folder
             sync_tree(folder)
             folder.rename(out)
-        except BaseException:
+        except BaseException:  # an interrupt too: nothing half-written stays
             shutil.rmtree(folder, ignore_errors=True)
             raise
         (out / _LOCK).unlink()
