@@ -13,7 +13,7 @@ from tests.converters.conftest import export_iris
 from train_job.errors import UnknownStep
 from train_job.runs import RunRecord, write_run
 
-FINISHED = RunRecord("r", "nano", {}, {}, {}, {}, {}, "now", finished=True)
+FINISHED = RunRecord("r", "nano", {}, {}, {}, {}, {}, "2026-01-01T00:00:00+00:00", finished=True)
 TOO_LONG = "n" * 300  # a link to it can be read by nobody, not even by root
 
 

@@ -20,7 +20,7 @@ def weights() -> dict[str, np.ndarray]:
 
 
 def record(sha256: str, **data: str) -> RunRecord:
-    return RunRecord("r", PRESET, {}, {DATA: sha256}, data, {}, {}, "now")
+    return RunRecord("r", PRESET, {}, {DATA: sha256}, data, {}, {}, "2026-01-01T00:00:00+00:00")
 
 
 def test_each_of_several_weights_has_its_metrics(tmp_path: Path, weights: dict[str, np.ndarray]) -> None:
