@@ -52,6 +52,7 @@ class Permitted(Catalog):
     """What one caller sees of a catalog. Read only."""
 
     def __init__(self, catalog: Catalog, caller: Caller) -> None:
+        self.surveyed = catalog.surveyed
         self._catalog = catalog
         self._caller = caller
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from converters.manifest import TensorInfo
-from serve_grpc.errors import NotFound
+from serve_grpc.errors import NotFound, NotLoaded
 
 LOADING, SERVING, DRAINING, FAILED = "LOADING", "SERVING", "DRAINING", "FAILED"
 
@@ -101,9 +101,13 @@ class Choice:
 
 
 class Catalog:
-    """model name -> version -> VersionInfo, and how the versions of a model are chosen."""
+    """model name -> version -> VersionInfo, and how the versions of a model are chosen.
 
-    def __init__(self) -> None:
+    surveyed: whether the models folder was read at all; until then nobody can say that a model is not here.
+    """
+
+    def __init__(self, surveyed: bool = True) -> None:
+        self.surveyed = surveyed
         self._lock = threading.Lock()
         self._models: dict[str, dict[int, VersionInfo]] = {}
         self._choices: dict[str, Choice] = {}
@@ -165,10 +169,12 @@ class Catalog:
     def version(self, model: str, version: int, label: str = "") -> VersionInfo:
         """One version; 0: what `label` stands for, else the one that is serving, or the newest when none is.
 
-        Raises NotFound.
+        Raises NotFound; NotLoaded as long as the models folder was not read.
         """
         models = self.models()
         versions = models.get(model)
+        if not versions and not self.surveyed:
+            raise NotLoaded(f"model {model!r}: the models folder is still to be read; try again")
         if not versions:
             if problems := self.choice(model).problems:
                 raise NotFound(f"model {model!r} has no version loaded: {problems[0]}")

@@ -9,6 +9,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from serve_grpc.version import LoadedVersion, Loader
 log = logging.getLogger(__name__)
 
 LONGEST_REASON = 1000
+WAITS = "it waits for those that are loaded before it"
 
 
 class Repository:
@@ -100,6 +102,7 @@ class Repository:
             self.vanished = False
             if names is None:
                 return
+            self._announce(set(names) - set(self._catalog.models()))
             for name in names:
                 if self._stopping.is_set():
                     return
@@ -110,6 +113,23 @@ class Repository:
             for name in sorted(({*self._catalog.models(), *self._problems}) - set(names)):
                 self._absent(name)
             self._on_polled(names)
+
+    def _announce(self, names: Iterable[str]) -> None:
+        """Has what is new in the folder known before its turn to be loaded, which may be minutes away."""
+        for name in names:
+            with suppress(OSError):  # said when it has its turn
+                if versions := list_versions(self._root / name):
+                    self._expect(name, self._follow(name, versions, set()).load)
+        self._catalog.surveyed = True
+
+    def _expect(self, model: str, versions: Iterable[int]) -> None:
+        """These are LOADING, one after the other, and no others are: nobody is told that they are not here."""
+        known, coming = {info.version: info for info in self._catalog.models().get(model, ())}, set(versions)
+        for number in coming - known.keys():
+            self._catalog.put(model, VersionInfo(number, LOADING, WAITS))
+        for number in known.keys() - coming:
+            if known[number].state == LOADING:
+                self._catalog.remove(model, number)
 
     def _models(self) -> list[str] | None:
         """The models in the folder; None when it cannot be read: that is no reason to unload anything."""
@@ -155,6 +175,7 @@ class Repository:
         failed: set[int] = set()
         while not self._stopping.is_set():
             plan = self._follow(model, versions, failed)
+            self._expect(model, plan.load)
             if plan.load:
                 if not self._add(model, plan.load[0], versions, failed):
                     failed.add(plan.load[0])
@@ -277,6 +298,7 @@ class Repository:
         if loaded and self._missing[model] < POLLS_UNTIL_GONE:
             return
         self._forget_failures(model, [])
+        self._expect(model, ())
         self._missing.pop(model)
         self._rules.forget(model)
         self._problems.pop(model, None)

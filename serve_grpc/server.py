@@ -112,7 +112,7 @@ class Server:
         self._records = Records(settings.records, self._metrics)
         self._history = History(self._metrics)
         self._watch = CompileWatch(self._metrics)
-        self._catalog = Catalog()
+        self._catalog = Catalog(surveyed=False)
         self._serving = Serving(self._catalog)
         self._readiness = Readiness(self._serving, settings.repository.ready)
         self._scheduler = Scheduler(settings.batch.max_latency)

@@ -99,7 +99,7 @@ def model_ready(payload: bytes, catalog: Catalog) -> bytes:
     name, text = _asked(payload)
     try:
         info = _found(catalog, name, text) if text else catalog.serving(name)
-    except NotFound:
+    except (NotFound, NotLoaded):
         info = None
     ready = info is not None and info.state == SERVING
     return pb.ModelReadyResponse(ready=ready).SerializeToString()

@@ -9,7 +9,7 @@ import numpy as np
 
 from converters.manifest import TensorInfo
 from serve_grpc.catalog import DRAINING, FAILED, LOADING, SERVING, Catalog, SignatureInfo, VersionInfo
-from serve_grpc.errors import InvalidRequest, NotFound
+from serve_grpc.errors import InvalidRequest, NotFound, NotLoaded
 from serve_grpc.protocol import GivenTensor, Inference, Read
 from serve_grpc.protocol.json_numbers import ELEMENTS_AT_ONCE, has_json_form, parsed, tensor, values
 
@@ -81,7 +81,7 @@ class Prediction:
         """None where there is none to serve with: the look-up that every request goes through says why."""
         try:
             info = catalog.version(self._model, self._version, self._label)
-        except NotFound:
+        except (NotFound, NotLoaded):
             return None
         by_name = {signature.name: signature for signature in info.signatures}
         if name in by_name:
