@@ -27,6 +27,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help=f"a tokenizer.json of Hugging Face's tokenizers (default: {BYTES}, a token for each)",
     )
     add.add_argument(
+        "--separator",
+        default="",
+        metavar="TOKEN",
+        help="a token of the tokenizer to put behind each file, such as '<|endoftext|>' (default: none)",
+    )
+    add.add_argument(
         "--validation-fraction",
         type=float,
         default=VALIDATION_FRACTION,
@@ -54,7 +60,12 @@ def run(options: argparse.Namespace) -> int:
 
 def _prepare(options: argparse.Namespace) -> int:
     request = Preparation(
-        options.text, options.out, options.tokenizer, options.validation_fraction, options.shard_tokens
+        options.text,
+        options.out,
+        options.tokenizer,
+        options.validation_fraction,
+        options.shard_tokens,
+        options.separator,
     )
     files = find_text(request.text)
     with bytes_read("preparing", sum(file.bytes for file in files)) as advance:

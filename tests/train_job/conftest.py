@@ -15,6 +15,8 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from tests.once import OncePerRun
+from tests.train_job.shards import CONTEXT, made
+from train_job.data.windows import ShardData, open_shards
 from train_job.job import train
 from train_job.settings import TrainSettings
 
@@ -111,3 +113,25 @@ def finished(
 
     trained = once.folder("finished", make)
     return shutil.copytree(trained, tmp_path_factory.mktemp("root") / "copy") / "runs" / "toy"
+
+
+@pytest.fixture(scope="session")
+def shards(once: OncePerRun, text: Path) -> Path:
+    """40,000 bytes in files of 7,000. Read only: `copied` is not."""
+    return once.folder("shards", lambda folder: made(folder / "of", text, shard_tokens=7000)) / "of"
+
+
+@pytest.fixture
+def copied(shards: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(shards, tmp_path / "shards")
+
+
+@pytest.fixture
+def data(shards: Path) -> ShardData:
+    return open_shards(shards, CONTEXT)
+
+
+@pytest.fixture(scope="session")
+def of_tokens(once: OncePerRun, text: Path, tokenizer: Path) -> Path:
+    """Shards of the same text in the tokens of `tokenizer`."""
+    return once.folder("of-tokens", lambda folder: made(folder / "of", text, tokenizer=str(tokenizer))) / "of"

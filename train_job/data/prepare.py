@@ -41,7 +41,7 @@ _AT_ONCE = 32
 class Preparation:
     """text: paths and globs. tokenizer: "bytes" or a path. validation_fraction: of each file, its end.
 
-    shard_tokens: how many a file holds at most.
+    shard_tokens: how many a file holds at most. separator: the tokenizer's token that goes behind each file; "" for none.
     """
 
     text: Sequence[str]
@@ -49,6 +49,7 @@ class Preparation:
     tokenizer: str = "bytes"
     validation_fraction: float = VALIDATION_FRACTION
     shard_tokens: int = SHARD_TOKENS
+    separator: str = ""
 
     def __post_init__(self) -> None:
         if not 0 < self.validation_fraction < 1:
@@ -86,11 +87,12 @@ def prepare(
         UsageError: `out` is something else, or a file is no text. EnvironmentUnfit: something cannot be read or written.
     """
     tokenizer = open_tokenizer(request.tokenizer)
+    separator = tokenizer.id_of(request.separator) if request.separator else None
     if _is_there(request.out):
-        return _same(request, tokenizer, files, advance), False
+        return _same(request, tokenizer, separator, files, advance), False
     try:
         with unpublished(request.out) as folder:
-            index = _write(folder, request, tokenizer, files, advance)
+            index = _write(folder, request, tokenizer, separator, files, advance)
             (folder / INDEX).write_bytes(index.to_json())
             if tokenizer.json:
                 (folder / TOKENIZER).write_bytes(tokenizer.json)
@@ -106,10 +108,11 @@ def _write(
     folder: Path,
     request: Preparation,
     tokenizer: Tokenizer,
+    separator: int | None,
     files: Sequence[TextFile],
     advance: Callable[[int], None],
 ) -> Index:
-    digest = TextDigest()
+    digest, between = TextDigest(), np.array([] if separator is None else [separator], np.uint32)
     with (
         _Writer(folder, "train", tokenizer.tokens.dtype, request.shard_tokens) as train,
         _Writer(folder, "validation", tokenizer.tokens.dtype, request.shard_tokens) as validation,
@@ -123,7 +126,7 @@ def _write(
         for several in batched(every, _AT_ONCE):
             encoded = tokenizer.encode([piece for _, piece in several])
             for (writer, piece), ids in zip(several, encoded, strict=True):
-                writer.append(ids, len(piece.content))
+                writer.append(ids if piece.content else between, len(piece.content))
                 advance(len(piece.content))
     for writer in (train, validation):
         if not writer.shards:
@@ -138,6 +141,7 @@ def _write(
         shard_tokens=request.shard_tokens,
         train=Part(train.bytes, tuple(train.shards)),
         validation=Part(validation.bytes, tuple(validation.shards)),
+        separator=separator,
     )
 
 
@@ -164,7 +168,10 @@ class TextDigest:
 def _pieces(
     file: TextFile, digest: TextDigest, validation_fraction: float, tokenizer: Tokenizer
 ) -> Iterator[tuple[Piece, bool]]:
-    """The pieces of a file, and whether each lies behind the cut: its end, in sequence, is for validation."""
+    """The pieces of a file, and whether each lies behind the cut: its end, in sequence, is for validation.
+
+    An empty one ends the file's share of a part.
+    """
     with _reading(file.path, lambda: file.path.open("rb")) as stream:
         cut = file.bytes - math.ceil(file.bytes * validation_fraction)
         if tokenizer.whole_characters:
@@ -172,6 +179,8 @@ def _pieces(
         for behind, (first, last) in enumerate(((0, cut), (cut, file.bytes))):
             for offset, content in _whole_lines(_blocks(file, stream, first, last, digest), tokenizer):
                 yield Piece(file.path, first + offset, content), bool(behind)
+            if first < last:
+                yield Piece(file.path, last, b""), bool(behind)
     digest.end(file)
 
 
@@ -285,7 +294,11 @@ def _is_there(out: Path) -> bool:
 
 
 def _same(
-    request: Preparation, tokenizer: Tokenizer, files: Sequence[TextFile], advance: Callable[[int], None]
+    request: Preparation,
+    tokenizer: Tokenizer,
+    separator: int | None,
+    files: Sequence[TextFile],
+    advance: Callable[[int], None],
 ) -> Index:
     """The index that is there, where it is the one that would be written."""
     out = request.out
@@ -298,6 +311,7 @@ def _same(
     differs = {
         "another tokenizer": index.tokens != tokenizer.tokens,
         "another --validation-fraction": index.validation_fraction != request.validation_fraction,
+        "another --separator, or none": index.separator != separator,
         "another --shard-tokens": index.shard_tokens != request.shard_tokens,
         "other text": index.text.bytes != sum(file.bytes for file in files),
     }

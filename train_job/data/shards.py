@@ -81,7 +81,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Index:
-    """`shards.json`."""
+    """`shards.json`. separator: the id behind each file's share of a part; None, and not in the file, without one."""
 
     tokens: Tokens
     text: Text
@@ -90,10 +90,12 @@ class Index:
     train: Part
     validation: Part
     schema_version: int = SCHEMA_VERSION
+    separator: int | None = None
 
     def to_json(self) -> bytes:
         """The bytes of the file."""
-        return (json.dumps(asdict(self), indent=1) + "\n").encode()
+        said = {name: value for name, value in asdict(self).items() if value is not None}
+        return (json.dumps(said, indent=1) + "\n").encode()
 
     @property
     def sha256(self) -> str:
@@ -195,6 +197,10 @@ def _index(raw: Mapping[str, Any]) -> Index:
         raise ValueError(
             f"dtype: found {tokens.dtype!r}, a vocabulary of {tokens.vocabulary} needs {needed!r}"
         )
+    if index.separator is not None and not (
+        type(index.separator) is int and 0 <= index.separator < tokens.vocabulary
+    ):
+        raise ValueError(f"separator: found {index.separator!r}, needs an id of the vocabulary")
     if tokens.tokenizer not in (BYTES, HUGGING_FACE):
         raise ValueError(f"tokenizer {tokens.tokenizer!r}")
     if not all(

@@ -45,6 +45,10 @@ class Tokenizer(Protocol):
         """The ids of each piece, each for itself, as unsigned integers [n]. Raises UsageError for what is no text."""
         ...
 
+    def id_of(self, token: str) -> int:
+        """That `--separator` names. Raises UsageError where it names none."""
+        ...
+
 
 class ByteTokenizer:
     """A token for each byte, whatever it means."""
@@ -56,6 +60,12 @@ class ByteTokenizer:
     def encode(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
         """The bytes themselves."""
         return [np.frombuffer(piece.content, np.uint8) for piece in pieces]
+
+    def id_of(self, token: str) -> int:
+        """Every byte may be in the text."""
+        raise UsageError(
+            f"--separator {token!r}: the tokens are bytes, of which none is apart from text; needs a --tokenizer that has it"
+        )
 
 
 class HuggingFaceTokenizer:
@@ -91,6 +101,16 @@ class HuggingFaceTokenizer:
         texts = [_text(piece) for piece in pieces]
         encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.asarray(each.ids, np.uint32) for each in encoded]
+
+    def id_of(self, token: str) -> int:
+        """As its vocabulary says."""
+        found = self._tokenizer.token_to_id(token)
+        if found is None:
+            added = sorted(each.content for each in self._tokenizer.get_added_tokens_decoder().values())
+            raise UsageError(
+                f"--separator: the tokenizer has no token {token!r}; those that were added to it are: {', '.join(added) or 'none'}"
+            )
+        return found
 
 
 def open_tokenizer(name: str) -> Tokenizer:
