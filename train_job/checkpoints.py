@@ -162,6 +162,14 @@ class Checkpoints:
             )
         except OSError as error:
             raise StorageFailed.at(self._directory, error) from error
+        except (
+            ValueError
+        ) as error:  # of metadata that is JSON, and not what Orbax wrote; it does not say whose
+            steps = ", ".join(map(str, sorted(saved_steps(run_dir))))
+            raise CheckFailed(
+                f"{self._directory}: the {_METADATA} of one of the steps {steps} is damaged ({root_cause(error)}); restore "
+                "it, remove that step's folder, or start over with --no-resume"
+            ) from error
 
     def __enter__(self) -> Self:
         return self

@@ -73,9 +73,9 @@ class Run:
             "created_at": record.created_at,
             "updated": self.updated,
             "bytes": self.size,
-            "data": record.data,
-            "settings": record.settings,
-            "baselines": record.baselines,
+            "data": _plain(record.data),
+            "settings": _plain(record.settings),
+            "baselines": _plain(record.baselines),
             "figures": self.figures(),
             **({"why": self.why} if self.why else {}),
         }
@@ -120,6 +120,8 @@ def read(run_dir: Path) -> Run:
     try:
         metrics = read_metrics_file(run_dir)
         rows, why = metrics.rows, _damage(run_dir / METRICS, metrics, record.finished)
+        if record.finished and not metrics.content:
+            why = f"{run_dir / METRICS}: is missing or empty, so that nothing is known of what was measured"
     except TrainError as error:
         why = str(error)
     with suppress(OSError):
@@ -177,6 +179,15 @@ def number(value: Any) -> float | None:
         return value if math.isfinite(value) else None
     except OverflowError:  # a whole number that no float holds
         return None
+
+
+def _plain(value: Any) -> Any:
+    """Without the numbers that JSON has not, which Python writes and reads all the same."""
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _damage(path: Path, metrics: MetricsFile, finished: bool) -> str:

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -208,9 +209,16 @@ def check_value(key: str, value: Value) -> Value:
     return read
 
 
+def _number[N: (int, float)](kind: Callable[[Any], N], value: Any) -> N:
+    """As people write one; Python's own 1_000 is more often a slip than meant. Raises ValueError."""
+    if "_" in str(value):
+        raise ValueError(value)
+    return kind(value)
+
+
 _READERS: dict[str, Callable[[Any], Value]] = {
-    "int": int,
-    "float": float,
+    "int": partial(_number, int),
+    "float": partial(_number, float),
     "str": str,
     "bool": lambda value: {"true": True, "false": False}[str(value).lower()],
 }

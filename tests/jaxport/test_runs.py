@@ -125,8 +125,16 @@ def test_a_record_without_a_date_is_said_to_be_one(root: Path, told: Told) -> No
     assert code == 0 and "Invalid isoformat string: 'lately'" in out + err
 
 
+def test_a_finished_run_without_its_rows_says_why_nothing_is_shown(root: Path, told: Told) -> None:
+    (root / "runs" / "fast" / "metrics.jsonl").unlink()
+    code, out, err = told("runs", "--root", str(root))
+    assert code == 0 and "fast/metrics.jsonl: is missing or empty, so that nothing is known of" in out + err
+
+
 def test_json_has_the_same_for_programs(root: Path, told: Told) -> None:
     make(root, "bad", [{"step": 1, "time": NOW, "val_loss": float("nan")}])
+    record = root / "runs" / "bad" / "run.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "settings": {"odd": [float("inf")]}}))
     code, out, _ = told("runs", "--root", str(root), "--json")
     found = {each["run"]: each for each in json.loads(out)}
     assert code == 0 and len(found) == 9

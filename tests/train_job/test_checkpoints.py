@@ -207,6 +207,14 @@ def test_a_step_whose_metrics_cannot_be_read_is_neither_passed_over_nor_removed(
     assert choose_step(tmp_path, "best").step == 1
 
 
+@pytest.mark.parametrize("damage", ["[]", '{"metrics": 7}', '{"init_timestamp_nsecs": "soon"}'])
+def test_metadata_that_is_json_and_no_metadata_is_damage_too(damage: str, tmp_path: Path) -> None:
+    save_all(tmp_path, {1: 1.0, 2: 2.0})
+    (tmp_path / "checkpoints" / "2" / "_CHECKPOINT_METADATA").write_text(damage)
+    with pytest.raises(CheckFailed, match=r"_CHECKPOINT_METADATA of one of the steps 1, 2 is damaged \("):
+        Checkpoints(tmp_path, Upkeep())
+
+
 def test_a_latest_step_whose_metrics_the_volume_does_not_give_is_the_latest(tmp_path: Path) -> None:
     save_all(tmp_path, {1: 1.0, 2: 2.0})
     metadata = tmp_path / "checkpoints" / "2" / "_CHECKPOINT_METADATA"

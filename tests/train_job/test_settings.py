@@ -61,6 +61,8 @@ def test_tiny_starts_from_the_settings_of_the_course() -> None:
             {"preset": "nano", "overrides": {"warmup_steps": "9" * 20}},
             r"--set warmup_steps: found '9+', needs a whole number of at least 0 and below 2\*\*31",
         ),
+        ({"preset": "nano", "steps": "1_0"}, r"--steps: found '1_0', needs a whole number"),
+        ({"preset": "nano", "overrides": {"beta1": "0.9_9"}}, r"--set beta1: found '0.9_9', needs"),
         ({"preset": "nano", "steps": "many"}, r"--steps: found 'many', needs a whole number"),
         (
             {"preset": "nano", "overrides": {"batch_size": "1.5"}},
