@@ -31,10 +31,10 @@ from jaxport.tensors import array_to_tensor
 from jaxport.tour import served
 from jaxport.wire import prediction_pb2 as wire
 from serve_grpc.device import open_device
+from serve_grpc.loader import Loader
 from serve_grpc.metrics import Metrics
 from serve_grpc.program import Program
 from serve_grpc.settings import BatchSettings
-from serve_grpc.version import Loader
 from train_job.presets import get_preset
 from train_job.weights import initialise
 

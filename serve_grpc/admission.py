@@ -8,10 +8,11 @@ from pathlib import Path
 
 from converters.bundle import open_bundle, read_manifest
 from serve_grpc.errors import LoadRefused
+from serve_grpc.loader import Loader
 from serve_grpc.memory import Memory
 from serve_grpc.serving import Live, Serving
 from serve_grpc.swap import Swapper
-from serve_grpc.version import LoadedVersion, Loader
+from serve_grpc.version import LoadedVersion
 
 log = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ from converters.bundle import list_models, list_versions
 from serve_grpc.admission import Admission, PutBack
 from serve_grpc.catalog import FAILED, LOADING, Catalog, VersionInfo
 from serve_grpc.compiles import CompileWatch
+from serve_grpc.loader import Loader
 from serve_grpc.memory import Memory
 from serve_grpc.metrics import Metrics
 from serve_grpc.plan import Plan, make_plan
@@ -26,7 +27,7 @@ from serve_grpc.rules import Rules, RulesReader
 from serve_grpc.scheduler import Scheduler
 from serve_grpc.serving import Serving
 from serve_grpc.swap import Swapper
-from serve_grpc.version import LoadedVersion, Loader
+from serve_grpc.version import LoadedVersion
 
 log = logging.getLogger(__name__)
 

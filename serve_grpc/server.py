@@ -30,6 +30,7 @@ from serve_grpc.guard import Guard, open_guard
 from serve_grpc.health import Health
 from serve_grpc.history import History
 from serve_grpc.http import HttpServer
+from serve_grpc.loader import Loader
 from serve_grpc.memory import Memory
 from serve_grpc.metrics import Metrics
 from serve_grpc.overview import Overview, ServerFacts
@@ -50,7 +51,6 @@ from serve_grpc.serving import Serving
 from serve_grpc.settings import HttpSettings, ServeSettings
 from serve_grpc.traces import check_installed
 from serve_grpc.transport.choose import Choice, choose, open_transport
-from serve_grpc.version import Loader
 from serve_grpc.warm import warm, warm_command
 
 log = logging.getLogger(__name__)

@@ -10,13 +10,13 @@ from serve_grpc.catalog import Catalog
 from serve_grpc.compiles import CompileWatch
 from serve_grpc.device import Device
 from serve_grpc.errors import ConfigError, LoadRefused
+from serve_grpc.loader import Loader
 from serve_grpc.memory import Memory
 from serve_grpc.metrics import Metrics
 from serve_grpc.repository import Repository
 from serve_grpc.scheduler import Scheduler
 from serve_grpc.serving import Serving
 from serve_grpc.settings import BatchSettings, RepositorySettings, ServeSettings
-from serve_grpc.version import Loader
 
 log = logging.getLogger(__name__)
 

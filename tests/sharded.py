@@ -24,10 +24,10 @@ from converters.spec import SignatureSpec
 from serve_grpc.cache import CompileCache, Published
 from serve_grpc.cache_key import cache_key
 from serve_grpc.device import open_device
+from serve_grpc.loader import Loader
 from serve_grpc.memory import device_count, run_bytes, weight_bytes
 from serve_grpc.metrics import Metrics
 from serve_grpc.settings import BatchSettings
-from serve_grpc.version import Loader
 
 ROOT = Path(__file__).resolve().parents[1]
 MESH = {"tensor": 2}

@@ -16,9 +16,9 @@ from converters.lint import RULES, parse_allowed
 from converters.manifest_json import parse_manifest
 from jaxport.cli import main
 from serve_grpc.device import open_device
+from serve_grpc.loader import Loader
 from serve_grpc.metrics import Metrics
 from serve_grpc.settings import BatchSettings
-from serve_grpc.version import Loader
 
 TABLE = np.random.default_rng(0).normal(size=(4, 8192)).astype(np.float32)
 WHY = "the table is a fixed vocabulary"

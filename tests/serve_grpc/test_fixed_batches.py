@@ -8,9 +8,9 @@ import pytest
 from serve_grpc.cache import CompileCache, Published
 from serve_grpc.cache_key import cache_key
 from serve_grpc.device import open_device
+from serve_grpc.loader import Loader
 from serve_grpc.metrics import Metrics
 from serve_grpc.settings import BatchSettings
-from serve_grpc.version import Loader
 from tests.serve_grpc import bundles
 from tests.server_process import ServerProcess, eventually, publish
 

@@ -11,11 +11,12 @@ import pytest
 from converters.bundle import open_bundle, read_manifest
 from converters.errors import BundleError
 from converters.manifest import SequenceSpec, Signature, TensorInfo
-from serve_grpc import version as version_module
+from serve_grpc import loader as loader_module
 from serve_grpc.batcher import Work
 from serve_grpc.cache import CacheKey, CompileCache
 from serve_grpc.device import Device, open_device
 from serve_grpc.errors import ResponseTooLarge
+from serve_grpc.loader import Loader
 from serve_grpc.memory import Memory
 from serve_grpc.metrics import Metrics
 from serve_grpc.program import Program
@@ -24,7 +25,7 @@ from serve_grpc.rehearsal import goldens_up_to
 from serve_grpc.sequence_program import SequenceProgram
 from serve_grpc.settings import BatchSettings
 from serve_grpc.transport import Answer, Call
-from serve_grpc.version import LoadedVersion, Loader
+from serve_grpc.version import LoadedVersion
 from tests.serve_grpc import bundles
 
 DECLARED = Signature(
@@ -67,7 +68,7 @@ def costs(monkeypatch: pytest.MonkeyPatch, per_position: float) -> None:
         for bucket in program.executables:
             seconds[bucket] = 1e-3 * bucket * (1 + per_position * getattr(program, "length", 0))
 
-    monkeypatch.setattr(version_module, "time_all", time_all)
+    monkeypatch.setattr(loader_module, "time_all", time_all)
 
 
 def lengths(version: LoadedVersion) -> list[int]:

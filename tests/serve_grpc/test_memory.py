@@ -11,10 +11,11 @@ from converters.bundle import read_manifest
 from converters.manifest import Manifest
 from serve_grpc.device import Device, open_device
 from serve_grpc.host_memory import free_bytes, limit_bytes
+from serve_grpc.loader import Loader
 from serve_grpc.memory import Memory, Need, run_bytes, size, weight_bytes
 from serve_grpc.metrics import Metrics
 from serve_grpc.settings import BatchSettings
-from serve_grpc.version import LoadedVersion, Loader
+from serve_grpc.version import LoadedVersion
 
 WEIGHTS = 4 * (4 * 64 + 64 + 64 * 64 + 64 + 64 * 3 + 3)
 

@@ -14,6 +14,7 @@ from serve_grpc.catalog import SERVING, Catalog
 from serve_grpc.device import Device, open_device
 from serve_grpc.executor import Executor
 from serve_grpc.heads import Heads
+from serve_grpc.loader import Loader
 from serve_grpc.metrics import Metrics
 from serve_grpc.protocol import Inference
 from serve_grpc.protocol.jaxport_v1 import SERVICE, JaxportV1, predict
@@ -23,7 +24,7 @@ from serve_grpc.scheduler import Scheduler
 from serve_grpc.serving import Live, Serving
 from serve_grpc.settings import BatchSettings
 from serve_grpc.transport import Answer, Call
-from serve_grpc.version import LoadedVersion, Loader
+from serve_grpc.version import LoadedVersion
 from tests.server_process import outputs_of, pb, request
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)

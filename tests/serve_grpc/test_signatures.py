@@ -14,9 +14,9 @@ from jaxport.cli import main
 from jaxport.errors import ServerError
 from serve_grpc.device import open_device
 from serve_grpc.errors import LoadRefused
+from serve_grpc.loader import Loader
 from serve_grpc.metrics import Metrics
 from serve_grpc.settings import BatchSettings
-from serve_grpc.version import Loader
 from tests.once import OncePerRun
 from tests.serve_grpc import bundles
 from tests.server_process import ServerProcess
