@@ -9,9 +9,10 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import NoReturn
 
+from jaxport.pipes import lasting_output
 from jaxport.stopping import end, leaving_on_signals, unwinding_on_sigterm
 
 # Subcommand -> (the extra that brings what it needs, what it does).
@@ -34,6 +35,8 @@ COMMANDS = {
     "logs": ("k8s", "the log of a stage on a cluster"),
     "cancel": ("k8s", "stop a stage on a cluster; what it has saved stays"),
 }
+# These show what there is, and end with their reader. The others do something, and end when it is done.
+SHOWING = frozenset({"runs", "inspect", "predict", "status", "logs"})
 INTERRUPTED = 130
 UNFIT = 4
 # What a file system says of itself, whichever call of ours comes first to hear it.
@@ -58,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((a for a in arguments if not a.startswith("-")), None)
     try:
-        with _until_taken_over(chosen):
+        with _until_taken_over(chosen), nullcontext() if chosen in SHOWING else lasting_output():
             parser = _parser(chosen if chosen in COMMANDS else None)
             options = parser.parse_args(arguments)
             return options.handler(options)

@@ -29,12 +29,12 @@ from train_job.processes import ALONE, Processes
 from train_job.retention import Remover, superfluous
 from train_job.runs import CHECKPOINTS, RunRecord, read_run, saved_steps, sync_directory, sync_tree
 from train_job.settings import Upkeep
+from train_job.synced import METADATA, mark_synced
 from train_job.weights import skeleton
 
 __all__ = ["Checkpoints", "RunRecord", "StepInfo", "choose_step", "list_steps", "load_params", "read_run"]
 
 _RANKED_BY = "val_loss"
-_METADATA = "_CHECKPOINT_METADATA"  # of a checkpoint: what Orbax keeps beside the items
 _SHARED_WRITE_BYTES = 1 << 20  # by each of the devices that hold the same array
 
 type Items = Mapping[str, Mapping[str, jax.Array]]
@@ -152,7 +152,7 @@ class Checkpoints:
         }
         every_call: Any = ocp.training.save_decision_policies.FixedIntervalPolicy(1)
         try:
-            self._directory.mkdir(exist_ok=True)
+            self._directory.mkdir(parents=True, exist_ok=True)
             self._orbax = ocp.training.Checkpointer(
                 str(self._directory.absolute()),
                 context=_orbax_context(),
@@ -167,7 +167,7 @@ class Checkpoints:
         ) as error:  # of metadata that is JSON, and not what Orbax wrote; it does not say whose
             steps = ", ".join(map(str, sorted(saved_steps(run_dir))))
             raise CheckFailed(
-                f"{self._directory}: the {_METADATA} of one of the steps {steps} is damaged ({root_cause(error)}); restore "
+                f"{self._directory}: the {METADATA} of one of the steps {steps} is damaged ({root_cause(error)}); restore "
                 "it, remove that step's folder, or start over with --no-resume"
             ) from error
 
@@ -182,6 +182,11 @@ class Checkpoints:
         except StorageFailed:
             if error is None:  # else the first failure is the one to report
                 raise
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a save is being written in the background."""
+        return self._pending is not None and self._orbax.is_saving_in_progress()
 
     @property
     def latest(self) -> int | None:
@@ -227,7 +232,7 @@ class Checkpoints:
 
     def raise_if_failed(self) -> None:
         """Without waiting: completes a save that has ended, and raises StorageFailed if it failed."""
-        if self._pending is not None and not self._orbax.is_saving_in_progress():
+        if not self.under_way:
             self.wait()
 
     def wait(self) -> None:
@@ -241,6 +246,7 @@ class Checkpoints:
             if self._processes.first:
                 sync_tree(self._directory / str(step))
                 sync_directory(self._directory)
+                mark_synced(self._directory.parent, step)
         except Exception as error:  # as in `save`
             raise self._failed(step, error) from error
         self._pending = None
@@ -294,7 +300,7 @@ def _orbax_context() -> ocp.Context:
 
 def _recorded_metrics(path: Path) -> dict[str, float]:
     """Past Orbax, to which a file that cannot be read is one that says nothing."""
-    metadata = parse_json((path / _METADATA).read_bytes())
+    metadata = parse_json((path / METADATA).read_bytes())
     return dict((metadata.get("custom_metadata") or {}).get("metrics") or {})
 
 

@@ -128,6 +128,11 @@ def describe_cause(cause: BaseException) -> str:
     return text[:_LONGEST_CAUSE]
 
 
+def is_of_storage(error: BaseException) -> bool:
+    """Whether a file system refused something, and that is what this error comes from."""
+    return any(describe_cause(link) in _STORAGE_CODES.values() for link in chain(error))
+
+
 def root_cause(error: BaseException) -> str:
     """Why a read failed, in a few words: from the first error, which the libraries above it reword at length."""
     links = [

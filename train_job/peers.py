@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from train_job.errors import EnvironmentUnfit, PeerLost, TrainError, chain
+from train_job.errors import EnvironmentUnfit, PeerLost, TrainError, chain, is_of_storage, root_cause
 from train_job.preemption import EXIT_PREEMPTED
 from train_job.processes import Processes
 
@@ -24,6 +24,7 @@ _LOOPBACK = re.compile(r"(localhost|127\.[\d.]+|\[::1\]):")
 _OF_PEERS = re.compile(
     r"gloo|nccl|coordination|barrier|heartbeat|UNAVAILABLE|DEADLINE_EXCEEDED", re.IGNORECASE
 )
+_QUOTED = re.compile(r"""\"[^\"]*\"|'[^']*'""")  # names of files, which may be any word
 _STATUS = re.compile(r"[A-Z_]+: ")
 _JAX_WAITS_LONGER_S = 60  # its own timeout takes seconds more than it is given, and ends in an abort
 
@@ -51,7 +52,7 @@ def joined(processes: Processes) -> Iterator[None]:
             coordinator_bind_address=own,
         )
     try:
-        with peers():
+        with peers(processes):
             yield
             jax.distributed.shutdown()  # all together: who leaves without a word is lost to the others
     except BaseException as error:
@@ -60,23 +61,30 @@ def joined(processes: Processes) -> Iterator[None]:
 
 
 @contextmanager
-def peers() -> Iterator[None]:
-    """Within, a lost peer ends the process with a line and exit 75, before anything waits for what will not come."""
+def peers(processes: Processes) -> Iterator[None]:
+    """Within, a lost peer ends the process with a line and exit 75, before anything waits for what will not come.
+
+    A process alone has lost none, whatever the library of its devices' collectives says.
+    """
     try:
         yield
     except Exception as error:  # each library wraps the runtime's error in one of its own
-        if not of_a_peer(error):
+        if processes.alone or not of_a_peer(error):
             raise
         with suppress(OSError):
-            lost = PeerLost("a peer process was lost; start again to go on from the last complete checkpoint")
+            lost = PeerLost(
+                f"a peer process was lost ({root_cause(error)}); start again to go on from the last complete checkpoint"
+            )
             print(f"error: {lost}", file=sys.stderr, flush=True)
             sys.stdout.flush()
         os._exit(EXIT_PREEMPTED)
 
 
 def of_a_peer(error: BaseException) -> bool:
-    """Whether a peer that is gone is what this error comes from."""
-    return any(_of_runtime(link) and _OF_PEERS.search(str(link)) for link in chain(error))
+    """Whether a peer that is gone is what this error comes from, and not a volume, whatever its folders are called."""
+    if is_of_storage(error):
+        return False
+    return any(_of_runtime(link) and _OF_PEERS.search(_QUOTED.sub("", str(link))) for link in chain(error))
 
 
 def _of_runtime(error: BaseException) -> bool:

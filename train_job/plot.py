@@ -35,7 +35,7 @@ def draw_plot(
     size = (width * len(families), height * (1 + _BESIDE_HEIGHT * bool(beside)))
     figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=12, color=_INK)
+    figure.suptitle(title, fontsize=12, color=_INK, parse_math=False)
     # Both rows are as wide as the other, whatever number of panels each has.
     above = [family for family in families for _ in beside or [""]]
     below = [name for name in beside for _ in families]

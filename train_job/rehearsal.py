@@ -82,8 +82,17 @@ def _loss(settings: TrainSettings, structure: Skeleton, batch: Mapping[str, Any]
 def _metrics(settings: TrainSettings, structure: Skeleton, data: Dataset) -> None:
     """The task's metrics in evaluation, and what it reports of them; numbers stand in for those to come."""
     task = settings.preset.task
-    batches = data.evaluation("validation")
-    shapes = {name: jax.ShapeDtypeStruct(values.shape, values.dtype) for name, values in batches.items()}
+    shapes, other = (
+        {name: jax.ShapeDtypeStruct(values.shape, values.dtype) for name, values in batches.items()}
+        for batches in (data.evaluation("validation"), data.evaluation("train"))
+    )
+    if shapes != other:
+        odd = next(name for name in (*shapes, *other) if shapes.get(name) != other.get(name))
+        found, needed = (described(of[odd]) if odd in of else "nothing" for of in (other, shapes))
+        raise UsageError(
+            f"{_named(settings)}: evaluation('train') gives {odd!r} as {found}, needs {needed} as of 'validation': both are "
+            "evaluated by one program"
+        )
     found = jax.eval_shape(mean_metrics(task, structure), structure.abstract, shapes)
     reported = task.report({f"{part}_{name}": 0.5 for part in ("train", "val") for name in found})
     if task.headline not in reported:

@@ -18,6 +18,8 @@ from train_job.weights import Weights, flatten, skeleton
 
 type Tree = Any
 
+_OF_STEPS = 2**31 - 1
+
 
 class TrainState(NamedTuple):
     """Everything the next step depends on. Step n + 1 is a pure function of this and of batch n."""
@@ -100,7 +102,8 @@ def _beginning(
     def begin() -> TrainState:
         weights = flatten(config.build(nnx.Rngs(seed)))
         learned = {key: value for key, value in weights.items() if key in trainable}
-        rng = jax.random.key_data(jax.random.key(seed))
+        # Apart from the keys that nnx.Rngs draws the weights with, which are those of 0, 1, ...
+        rng = jax.random.key_data(jax.random.fold_in(jax.random.key(seed), _OF_STEPS))
         return TrainState(weights, transform.init(learned), rng, jnp.zeros((), jnp.int32))
 
     return begin

@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import BinaryIO
 
 from train_job.preemption import EXIT_PREEMPTED
@@ -127,7 +128,7 @@ class _Relay(threading.Thread):
         own = line.startswith(b"error: ")
         self.explained |= own
         if own:
-            os.write(2, line)
+            _say(line)
         elif self.fatal or _FATAL.match(line):
             self.fatal += line
         elif self._withheld or _OF_PEERS.match(line):
@@ -137,16 +138,22 @@ class _Relay(threading.Thread):
                 timer.start()
             self._withheld += line
         else:
-            os.write(2, line)
+            _say(line)
 
     def _show_warning(self) -> None:
         with self._writing:
             if not self.fatal:
-                os.write(2, self._withheld)
+                _say(self._withheld)
                 self._withheld = b""
 
     def show_withheld(self) -> None:
         """For an end that was not what these lines said."""
         with self._writing:
-            os.write(2, self._withheld + self.fatal)
+            _say(self._withheld + self.fatal)
             self._withheld = b""
+
+
+def _say(lines: bytes) -> None:
+    """Also to nobody: a child whose errors are not taken from it any more would stand still."""
+    with suppress(OSError):
+        os.write(2, lines)

@@ -17,7 +17,8 @@ from jaxport.devices import NoDevice, find_devices
 from train_job.banner import banner
 from train_job.checkpoints import Checkpoints
 from train_job.compute import Compute
-from train_job.errors import EnvironmentUnfit, StorageFailed, UsageError
+from train_job.device_memory import device_memory
+from train_job.errors import EnvironmentUnfit, StorageFailed, TrainError, UsageError, root_cause
 from train_job.exporter import Exporter, listening
 from train_job.fingerprint import fingerprint, require_same
 from train_job.kept import KeptData, keep, kept_data, load_data, shared
@@ -36,6 +37,7 @@ from train_job.runs import RECORD, RunRecord, read_run, sync_directory, write_ru
 from train_job.settings import TrainSettings, flag_of
 from train_job.state import TrainState, abstract_state, fresh_state
 from train_job.steps import compile_programs
+from train_job.synced import discard_unsynced
 from train_job.usage import Usage
 from train_job.weights import skeleton
 
@@ -83,12 +85,14 @@ def _train_under_lock(settings: TrainSettings, data: Dataset, layout: Layout, pr
     with (
         _exporting(settings, record) as exporter,
         Checkpoints(settings.run_dir, settings.upkeep, settings.processes) as checkpoints,
-        peers(),
+        peers(settings.processes),
+        device_memory(),
     ):
         done = _train_to_the_end(settings, data, layout, checkpoints, preemption, exporter, record)
     if done < settings.hyper.steps:
         left = f"saved step {done}" if done else "before the first step"  # between the compile and it
-        print(f"preempted: {left} of {settings.hyper.steps}; start again to go on")
+        again = "start again" if settings.resume else "start again without --no-resume"
+        print(f"preempted: {left} of {settings.hyper.steps}; {again} to go on")
         return EXIT_PREEMPTED
     if record is not None:
         _finish(settings, data, record)
@@ -236,6 +240,7 @@ def _move_aside(run_dir: Path) -> None:
 
 def _begin(settings: TrainSettings, data: Dataset) -> RunRecord:
     """Writes `run.json` for a new run; for one on disk, checks the fingerprint before anything is read."""
+    discard_unsynced(settings.run_dir)
     record, info = _recorded(settings.run_dir), data.info
     wanted = fingerprint(settings.preset, info.sha256, settings.hyper)
     if record is not None:
@@ -270,11 +275,17 @@ def _finish(settings: TrainSettings, data: Dataset, record: RunRecord) -> None:
     from train_job.plot import draw_plot  # matplotlib: no start should wait for it
 
     rows = read_metrics(settings.run_dir)
-    plot = draw_plot(settings.run_dir, f"{settings.run}: {data.info.name}", rows, data.baselines())
+    try:
+        plot = draw_plot(settings.run_dir, f"{settings.run}: {data.info.name}", rows, data.baselines())
+        drawn = os.path.relpath(plot)
+    except TrainError:
+        raise
+    except Exception as error:  # a picture is no reason for a trained run to stay unfinished
+        drawn = f"could not be drawn: {root_cause(error)}"
     headline = settings.preset.task.headline
     if rows and headline in rows[-1]:
         baseline = data.baselines().get(headline)
         beside = "" if baseline is None else f" ({baseline.name}: {baseline.value:.3f})"
         print(f"done: {headline} {rows[-1][headline]:.3f}{beside} after {rows[-1]['step']} steps")
-    print(f"plot: {os.path.relpath(plot)}")
+    print(f"plot: {drawn}")
     write_run(settings.run_dir, dataclasses.replace(record, finished=True))

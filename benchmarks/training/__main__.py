@@ -2,7 +2,7 @@
 
 Both train the same model on the same batches with the same optimizer, in turns of a few steps in one process. Every
 other turn of jaxport's has an asynchronous save of the whole state in its background. Exits with 1 where the two did
-not compute the same, as then nothing was compared.
+not compute the same, or where a save outlasted its turn, as then nothing was compared.
 """
 
 from __future__ import annotations
@@ -107,6 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"losses agree to {turns.disagreement:.1e}")
     if turns.disagreement > SAME:
         print(f"needed: {SAME:.0e}; the two loops did not do the same")
+        return 1
+    if turns.outlasted:
+        print(f"{turns.outlasted} saves outlasted their turn: give turns more steps (--steps)")
         return 1
     if options.docs:
         page = ROOT / "docs" / "benchmarks.md"

@@ -42,7 +42,8 @@ class Turns:
     """Seconds of each turn, all of the same number of steps. A turn of ours follows the bare one at its place.
 
     saving: whether a checkpoint was saved in the background of ours. waited: how long ours stood still for batches.
-    *_losses: means over the steps of a turn; that they are the same says that both did the same work.
+    *_losses: means over the steps of a turn; that they are the same says that both did the same work. outlasted: saves
+    that were not done when their turn was, so that their cost is not all in it.
     """
 
     steps: int
@@ -52,6 +53,7 @@ class Turns:
     waited: list[float] = field(default_factory=list)
     bare_losses: list[float] = field(default_factory=list)
     our_losses: list[float] = field(default_factory=list)
+    outlasted: int = 0
 
     def ratios(self, saving: bool) -> list[float]:
         """ours / bare, of the turns with a save in their background, or of those without."""
@@ -145,9 +147,12 @@ class Alternating(MetricsLog):
     The run's first turn, and one of the bare loop before it, warm both up and are not counted.
     """
 
-    def __init__(self, settings: TrainSettings, data: Paced, bare: BareLoop, turns: Turns) -> None:
+    def __init__(
+        self, settings: TrainSettings, data: Paced, bare: BareLoop, turns: Turns, checkpoints: Checkpoints
+    ) -> None:
         super().__init__(settings.run_dir, 0)
         self._settings, self._data, self._bare, self._turns = settings, data, bare, turns
+        self._checkpoints = checkpoints
         self._began = self._ended = 0.0
         bare.run(turns.steps)
 
@@ -162,6 +167,9 @@ class Alternating(MetricsLog):
             self._turns.ours.append(self._ended - self._began)
             self._turns.our_losses.append(row["batch_loss"])
             self._turns.waited.append(row[WAIT] * self._turns.steps)
+        if self._checkpoints.under_way:
+            self._turns.outlasted += 1
+        self._checkpoints.wait()  # what is left of it would slow the bare loop
         if row["step"] < self._settings.hyper.steps:
             with self._data.paused():
                 seconds, loss = self._bare.run(self._turns.steps)
@@ -196,7 +204,7 @@ def alternate(settings: TrainSettings, turns: int) -> Turns:
     with (
         Preemption() as preemption,
         Checkpoints(settings.run_dir, settings.upkeep) as checkpoints,
-        Alternating(settings, paced, BareLoop(settings, data), found) as log,
+        Alternating(settings, paced, BareLoop(settings, data), found, checkpoints) as log,
     ):
 
         def evaluate(weights: Any, batches: Any) -> Any:

@@ -12,18 +12,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from flax import nnx
+from jax.errors import JaxRuntimeError
 from PIL import Image
 
+from train_job import plot, training
 from train_job.checkpoints import Checkpoints, list_steps, load_params, read_run
+from train_job.device_memory import DeviceMemoryFull
 from train_job.errors import CheckFailed, EnvironmentUnfit, FingerprintMismatch, RunBusy
 from train_job.job import train
 from train_job.loop import Loop
-from train_job.plot import _beside
+from train_job.mesh import lay_out
+from train_job.optimizer import optimizer
+from train_job.plot import _beside, draw_plot
+from train_job.processes import ALONE
 from train_job.rows import read_metrics
 from train_job.runs import write_run, writing
 from train_job.settings import TrainSettings
+from train_job.state import abstract_state, fresh_state
 
 STEPS = 12  # of the toy preset
 
@@ -280,3 +289,71 @@ def test_the_record_survives_a_writer_that_dies(finished: Path) -> None:
     """`run.json` is only ever replaced whole, so nothing but whole records can be found."""
     assert json.loads((finished / "run.json").read_text())["schema_version"] == 1
     assert not [path for path in finished.iterdir() if path.name.startswith(".run.json")]
+
+
+def test_a_device_that_is_full_is_one_line_with_what_takes_less(
+    tmp_path: Path, toy_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compile_programs(*_: object) -> None:
+        raise JaxRuntimeError(
+            "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.\n  a table"
+        )
+
+    monkeypatch.setattr(training, "compile_programs", compile_programs)
+    with pytest.raises(
+        DeviceMemoryFull, match=r"\(RESOURCE_EXHAUSTED: .* 9 bytes\.\); take less .*batch_size"
+    ) as full:
+        train(toy_settings(tmp_path))
+    assert full.value.exit_code == 4 and "table" not in str(full.value)
+
+
+def test_a_name_that_is_mathematics_to_the_plot_is_a_name(finished: Path, tmp_path: Path) -> None:
+    rows = read_metrics(finished)
+    assert draw_plot(tmp_path, "toy: data/$raw_$/x.txt", rows, {}).is_file()
+
+
+def test_a_plot_that_cannot_be_drawn_leaves_no_trained_run_unfinished(
+    finished: Path,
+    tmp_path: Path,
+    toy_settings: Settings,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def draw(*_: object) -> Path:
+        raise ValueError("no font")
+
+    run_dir = shutil.copytree(finished, tmp_path / "runs" / "toy")
+    write_run(run_dir, dataclasses.replace(read_run(run_dir), finished=False))
+    monkeypatch.setattr(plot, "draw_plot", draw)
+    assert train(toy_settings(tmp_path)) == 0
+    assert read_run(run_dir).finished
+    assert "plot: could not be drawn: ValueError: no font" in capsys.readouterr().out
+
+
+def test_steps_draw_other_keys_than_the_weights_were_made_with(
+    toy_settings: Settings, tmp_path: Path
+) -> None:
+    settings = toy_settings(tmp_path)
+    model, transform, seed = settings.preset.model, optimizer(settings.hyper), settings.hyper.seed
+    abstract = abstract_state(model, transform, lay_out({}, settings.hyper.batch_size, ALONE))
+    state = fresh_state(model, transform, seed, abstract)
+    steps = {
+        tuple(jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(state.rng), n)).tolist())
+        for n in range(20)
+    }
+    draws = nnx.Rngs(seed)
+    weights = {tuple(jax.random.key_data(draws()).tolist()) for _ in range(20)}
+    assert len(steps) == len(weights) == 20 and not steps & weights
+
+
+def test_who_stopped_a_run_begun_anew_is_told_not_to_begin_it_once_more(
+    tmp_path: Path,
+    toy_settings: Settings,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STOP_AT", "2")
+    assert train(toy_settings(tmp_path, resume=False)) == 75
+    assert (
+        "preempted: saved step 3 of 12; start again without --no-resume to go on" in capsys.readouterr().out
+    )

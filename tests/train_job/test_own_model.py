@@ -55,6 +55,7 @@ WRONG = {
     "batch_of_texts": "batch of Ramp gave 'x' of dtype <U1, needs numbers",
     "batch_by_chance": r"two calls of batch\(0, 0, 4\) give 'x' differently, needs the same",
     "batch_without_memory": "batch of Ramp has not the memory for 4 rows: Unable .*; needs a smaller --set batch_size",
+    "evaluation_of_two_sizes": r"evaluation\('train'\) gives 'x' as float32\[1, 8, 4\], needs float32\[1, 4, 4\] as of",
     "evaluation_without_batches": r"evaluation of Ramp gave x float32\[16, 4\], y .* needs \[batches, rows, \.\.\.\]",
     "example_of_another_shape": r"example_inputs\(3, seed\) has 'x' as float32\[3, 4\], needs float32\[b, 5\]",
     "two_inputs_and_no_predict": "its signature has 2 inputs and 1 outputs; give it a method predict",

@@ -24,7 +24,7 @@ from train_job.data.digits import read_digits
 from train_job.errors import EnvironmentUnfit, StorageFailed, UsageError
 from train_job.job import train
 from train_job.mesh import Layout
-from train_job.peers import joined, not_joined, of_a_peer
+from train_job.peers import joined, not_joined, of_a_peer, peers
 from train_job.processes import ALONE, Processes
 from train_job.rows import read_metrics
 from train_job.settings import TrainSettings
@@ -118,6 +118,14 @@ def test_only_errors_of_peers_are_taken_for_a_lost_one(tmp_path: Path) -> None:
     assert of_a_peer(saving)
     assert not of_a_peer(JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8589934592 bytes."))
     assert not of_a_peer(StorageFailed.at(tmp_path, OSError("gloo")))
+    full = 'RESOURCE_EXHAUSTED: Error writing "/work/runs/gloo-7/checkpoints/4/params/d/0": No space left on device'
+    for error in (JaxRuntimeError(full), ValueError(full), ValueError('NOT_FOUND: Reading "/runs/nccl/1"')):
+        assert not of_a_peer(error), "whatever a run is called"
+
+
+def test_a_process_alone_has_lost_no_peer_and_says_what_its_devices_said() -> None:
+    with pytest.raises(JaxRuntimeError, match="unhandled system error"), peers(ALONE):
+        raise JaxRuntimeError("INTERNAL: NCCL operation ncclCommInitRank failed: unhandled system error")
 
 
 @pytest.fixture(scope="module")

@@ -260,6 +260,14 @@ def evaluation_is_not_a_number() -> Preset:
     return with_data(evaluation=evaluation)
 
 
+def evaluation_of_two_sizes() -> Preset:
+    def evaluation(self: Any, part: str) -> dict[str, np.ndarray]:
+        rows = 4 if part == "validation" else 8
+        return {"x": ROWS[None, :rows], "y": ROWS[None, :rows].sum(2)}
+
+    return with_data(evaluation=evaluation)
+
+
 def evaluation_without_batches() -> Preset:
     return with_data(evaluation=lambda self, part: {"x": ROWS, "y": ROWS.sum(1)})
 
