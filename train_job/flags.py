@@ -1,4 +1,4 @@
-"""The flags of `jaxport train`, for its command line and for `python -m train_job`. Imports no JAX."""
+"""The flags of `jaxport train`. Imports no JAX."""
 
 from __future__ import annotations
 

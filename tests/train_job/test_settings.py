@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from jaxport import cli
+from train_job import job
 from train_job.__main__ import main
 from train_job.errors import UsageError
 from train_job.presets import get_preset
@@ -118,3 +121,27 @@ def test_the_command_prints_one_line_and_with_debug_where_an_error_came_from(
     )
     with pytest.raises(UsageError):
         main([*mistaken, "--debug"])
+
+
+def test_both_commands_say_what_the_file_system_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(_: TrainSettings) -> int:
+        raise OSError(errno.EIO, "Input/output error", "work/runs/r")
+
+    monkeypatch.setattr(job, "train", failing)
+    flags = ["--preset", "digits", "--run", "r"]
+    doors = main, lambda flags: cli.main(["train", *flags])
+    said = [(door(flags), capsys.readouterr().err) for door in doors]
+    assert said == [(4, "error: work/runs/r: Input/output error; make it fit or name another place\n")] * 2
+
+
+def test_help_and_mistakes_name_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for flags, code in (["--help"], 0), (["--preset"], 2):
+        with pytest.raises(SystemExit) as ended:
+            main(flags)
+        assert ended.value.code == code
+    told = capsys.readouterr()
+    assert told.out.startswith("usage: jaxport train ")
+    assert told.err.startswith("jaxport train: error: argument --preset: expected one argument")
+    assert told.err.count("\n") == 1
