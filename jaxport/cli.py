@@ -38,6 +38,7 @@ COMMANDS = {
 # These show what there is, and end with their reader. The others do something, and end when it is done.
 SHOWING = frozenset({"runs", "inspect", "predict", "status", "logs"})
 INTERRUPTED = 130
+USAGE = 2
 UNFIT = 4
 # What a file system says of itself, whichever call of ours comes first to hear it.
 REFUSED = frozenset(
@@ -47,6 +48,8 @@ REFUSED = frozenset(
         errno.EROFS,
         errno.EIO,
         errno.ESTALE,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
         errno.ENOSPC,
         errno.EDQUOT,
         errno.EMFILE,
@@ -76,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code, line = getattr(error, "exit_code", None), str(error)
         if isinstance(error, OSError) and error.filename and error.errno in REFUSED:
             code, line = (
-                UNFIT,
+                USAGE if error.errno == errno.ENAMETOOLONG else UNFIT,  # names come from flags
                 f"{os.fsdecode(error.filename)}: {error.strerror}; make it fit or name another place",
             )
         if code is None or "--debug" in arguments:

@@ -14,7 +14,7 @@ from typing import Any, cast
 from train_job.errors import UsageError
 from train_job.guarded import GuardedTask, own_code
 from train_job.presets import Preset, Task
-from train_job.settings import RUN_NAME, Hyperparameters, Upkeep, check_value
+from train_job.settings import RUN_NAME, RUN_NAME_NEEDS, Hyperparameters, Upkeep, check_value
 
 _TYPES = {"int": int, "float": (int, float), "str": str, "bool": bool}  # of the fields of settings
 _METHODS = ("load", "loss", "signature", "example_inputs", "predict", "report", "positions")
@@ -80,10 +80,7 @@ def _call(factory: Callable[..., Any], named: str) -> Any:
 def _wrong_name(preset: Preset) -> str:
     if isinstance(preset.name, str) and RUN_NAME.fullmatch(preset.name):
         return ""
-    return (
-        f"name is {preset.name!r}, needs letters, digits, '.', '_' and '-', the first a letter or digit: it is the "
-        "run's name where --run gives none"
-    )
+    return f"name is {preset.name!r}, needs {RUN_NAME_NEEDS}: it is the run's name where --run gives none"
 
 
 def _wrong_model(model: Any) -> str:

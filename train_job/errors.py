@@ -108,6 +108,8 @@ _STORAGE_CODES = {
     errno.EIO: "input/output error",
     errno.ESTALE: "stale file handle",
     errno.ENOTDIR: "not a directory",
+    errno.ENAMETOOLONG: "file name too long",
+    errno.ELOOP: "too many levels of symbolic links",
 }
 _FULL = {_STORAGE_CODES[errno.ENOSPC], _STORAGE_CODES[errno.EDQUOT]}
 _TENSORSTORE = re.compile(r"[A-Z_]+: ")

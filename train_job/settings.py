@@ -27,7 +27,10 @@ DEFAULT_ROOT = Path("work")
 DEFAULT_DATA = "stdlib"
 AXES = ("data", "fsdp", "tensor")  # of the mesh; what each is for: train_job.partition
 _OWN_FLAGS = {"steps": "--steps", "skip_nonfinite": "--skip-nonfinite"}
-RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+RUN_NAME = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+)  # leaves room for what is put behind it, in 255 bytes
+RUN_NAME_NEEDS = "up to 128 letters, digits, '.', '_' and '-', the first a letter or digit"
 _DEVICES = re.compile(r"[1-9][0-9]{0,5}")
 _WINDOW = re.compile(r"([0-9]{1,15}):([0-9]{1,15})")
 
@@ -261,10 +264,7 @@ def _one_of(preset: str | None, model: str | None) -> str:
 
 def _check_run_name(run: str | None) -> None:
     if run is not None and not RUN_NAME.fullmatch(run):
-        raise UsageError(
-            f"--run: found {run!r}, needs a folder name of letters, digits, '.', '_' and '-', "
-            "starting with a letter or digit"
-        )
+        raise UsageError(f"--run: found {run!r}, needs a folder name of {RUN_NAME_NEEDS}")
 
 
 def _check_data(data: str | None) -> None:

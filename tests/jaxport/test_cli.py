@@ -20,6 +20,8 @@ from tests.conftest import Told
 from tests.server_process import ServerProcess
 from tests.servers import jaxport
 
+TOO_LONG = "n" * 256  # for any file system
+
 
 def test_every_command_has_help(told: Told) -> None:
     for name in COMMANDS:
@@ -64,6 +66,12 @@ def test_every_command_has_help(told: Told) -> None:
         ("export", "--run", "nano", "--version", "0"),
         ("export", "--run", "nano", "--weights-dtype", "fp4"),
         ("verify", ""),
+        ("runs", "--root", TOO_LONG),
+        ("train", "--preset", "nano", "--run", "r" * 129),
+        ("data", "verify", TOO_LONG),
+        ("data", "prepare", "--text", TOO_LONG, "--out", "d"),
+        ("data", "prepare", "--text", __file__, "--out", TOO_LONG),
+        ("data", "prepare", "--text", __file__, "--out", "d", "--tokenizer", TOO_LONG),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_code_2(
@@ -248,18 +256,19 @@ def test_verify_of_an_altered_bundle_is_exit_code_3(
     assert code == 3 and "predict.jaxexport" in err
 
 
+@pytest.mark.parametrize("cause", [errno.EACCES, errno.ELOOP], ids=os.strerror)
 def test_what_a_volume_refuses_is_one_line_and_exit_code_4(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cause: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(options: object) -> int:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path / "run.json"))
+        raise OSError(cause, os.strerror(cause), str(tmp_path / "run.json"))
 
     monkeypatch.setattr("jaxport.commands.verify.run", refused)
     assert main(["verify", str(tmp_path)]) == 4
     assert capsys.readouterr().err == (
-        f"error: {tmp_path}/run.json: Permission denied; make it fit or name another place\n"
+        f"error: {tmp_path}/run.json: {os.strerror(cause)}; make it fit or name another place\n"
     )
-    with pytest.raises(PermissionError):
+    with pytest.raises(OSError, match=r"run\.json"):
         main(["verify", str(tmp_path), "--debug"])
 
 

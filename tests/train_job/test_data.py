@@ -15,6 +15,7 @@ import pytest
 
 from train_job.data.digits import read_digits
 from train_job.data.draws import draw, spread
+from train_job.data.shards import shards_at
 from train_job.data.sources import Corpus, cache_dir, fetch, read_corpus, read_stdlib
 from train_job.data.text import bigram_bits_per_byte, cut
 from train_job.errors import CheckFailed, EnvironmentUnfit, UsageError
@@ -104,6 +105,12 @@ def test_a_name_with_glob_characters_is_still_a_name(tmp_path: Path) -> None:
 def test_a_path_that_is_not_there_is_refused_with_the_choices() -> None:
     with pytest.raises(UsageError, match=r"no file matches 'nowhere\.txt'; needs a path, a glob"):
         read_corpus("nowhere.txt")
+
+
+def test_a_name_that_is_too_long_for_one_is_no_file_and_no_folder_of_shards() -> None:
+    with pytest.raises(UsageError, match=r"--data: no file matches 'n{256}'; needs"):
+        read_corpus("n" * 256)
+    assert shards_at("n" * 256) is None
 
 
 def test_digits_are_split_in_their_order() -> None:

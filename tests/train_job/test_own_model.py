@@ -40,7 +40,7 @@ WRONG = {
     "task_of_its_own": "task Mine has no method predict; a subclass of train_job.presets.Task inherits one",
     "batch_size_is_a_text": "hyper.batch_size: found '32', needs a whole number of at least 1",
     "learning_rate_is_negative": "hyper.learning_rate: found -1.0, needs a number above 0",
-    "name_is_a_path": "name is 'my/model', needs letters, digits",
+    "name_is_a_path": "name is 'my/model', needs up to 128 letters, digits",
     "load_gives_arrays": "load of Fit gave a dict without info, needs a train_job.presets.Dataset",
     "loss_of_every_row": r"loss of Fit gave float32\[4\], needs one float number: the mean over the rows",
     "loss_alone": r"loss of Fit gave float32\[\], needs two things: the loss, and a dict",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
 import os
@@ -97,6 +98,8 @@ def prepare(
             if tokenizer.json:
                 (folder / TOKENIZER).write_bytes(tokenizer.json)
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise UsageError(f"--out {request.out}: too long for a name; needs a shorter one") from None
         raise EnvironmentUnfit(
             f"--out {request.out}: cannot write: {describe_cause(error)}; make room, make it writable, or name another "
             "folder (nothing was left there)"

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from train_job.data.sources import is_there
 from train_job.errors import CheckFailed, EnvironmentUnfit, UsageError, describe_cause
 from train_job.json_text import parse_json
 from train_job.presets import Tokenization
@@ -124,7 +125,8 @@ def shards_at(data: str) -> Path | None:
     """The folder of shards that `--data` names, itself or by its index; None where it names none."""
     path = Path(data)
     folder = path.parent if path.name == INDEX else path
-    return folder if (folder / INDEX).is_file() else None
+    index = folder / INDEX
+    return folder if is_there(index) and index.is_file() else None
 
 
 def tokenization_at(data: str | None) -> Tokenization | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import os
@@ -117,18 +118,25 @@ def read_files(pattern: str) -> Corpus:
 
 def find_files(pattern: str, flag: str, needed: str = "a path or a glob") -> list[Path]:
     """A file, or all files a glob matches, in sorted order. Raises UsageError where there is none."""
-    paths = [Path(found) for found in sorted(_matches(pattern)) if Path(found).is_file()]
+    there = is_there(Path(pattern))  # a name that holds glob characters is still a name
+    found = [pattern] if there else sorted(glob.iglob(pattern, recursive=True))  # noqa: PTH207 Path.glob takes no absolute pattern
+    paths = [Path(name) for name in found if Path(name).is_file()]
     if not paths:
-        why = f"{pattern!r} is a folder" if Path(pattern).is_dir() else f"no file matches {pattern!r}"
+        why = (
+            f"{pattern!r} is a folder" if there and Path(pattern).is_dir() else f"no file matches {pattern!r}"
+        )
         raise UsageError(f"{flag}: {why}; needs {needed}")
     return paths
 
 
-def _matches(pattern: str) -> Iterator[str]:
-    path = Path(pattern)
-    if path.exists():  # a name that holds glob characters is still a name
-        return iter([pattern])
-    return glob.iglob(pattern, recursive=True)  # noqa: PTH207 Path.glob takes no absolute pattern
+def is_there(path: Path) -> bool:
+    """Whether anything lies at `path`; what is too long to be a name names nothing. Else raises OSError as `Path.exists`."""
+    try:
+        return path.exists()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        raise
 
 
 def cache_dir() -> Path:

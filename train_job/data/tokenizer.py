@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,11 +79,11 @@ class HuggingFaceTokenizer:
         library = _library(path)
         try:
             self.json = path.read_bytes()
-        except FileNotFoundError:
-            raise UsageError(
-                f"--tokenizer: no file {path}; needs {BYTES}, or a tokenizer.json of Hugging Face's tokenizers"
-            ) from None
         except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
+                raise UsageError(
+                    f"--tokenizer: no file {path}; needs {BYTES}, or a tokenizer.json of Hugging Face's tokenizers"
+                ) from None
             raise EnvironmentUnfit(f"--tokenizer: cannot read {path}: {describe_cause(error)}") from error
         try:
             self._tokenizer = library.Tokenizer.from_str(self.json.decode())
