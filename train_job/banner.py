@@ -9,6 +9,7 @@ import jax
 
 from train_job.compute import FLOAT32
 from train_job.data.sources import name_of
+from train_job.fingerprint import optimizer_name
 from train_job.mesh import Layout, said
 from train_job.presets import Dataset
 from train_job.settings import TrainSettings
@@ -101,6 +102,8 @@ def _batch(settings: TrainSettings) -> str:
 
 def _optimizer(settings: TrainSettings) -> str:
     hyper = settings.hyper
+    if settings.preset.optimizer is not None:
+        return f"{optimizer_name(settings.preset)}, behind clipping at {hyper.clip_norm:g}"
     return (
         f"adamw, rate to {hyper.learning_rate:g} over {hyper.warmup_steps} steps, "
         f"then cosine to {hyper.learning_rate * hyper.final_lr_fraction:g}; weight decay {hyper.weight_decay:g}"

@@ -32,7 +32,13 @@ def preset_from(path: str, named: str) -> Preset:
     preset = _call(_factory(path, named), named)
     if not isinstance(preset, Preset):
         raise UsageError(f"{named} gave a {_kind(preset)}, needs a train_job.presets.Preset")
-    for wrong in (_wrong_name(preset), _wrong_model(preset.model), _wrong_task(preset.task)):
+    wrongs = (
+        _wrong_name(preset),
+        _wrong_model(preset.model),
+        _wrong_task(preset.task),
+        _wrong_optimizer(preset.optimizer),
+    )
+    for wrong in wrongs:
         if wrong:
             raise UsageError(f"{named}: {wrong}")
     _check_settings(preset, named)
@@ -125,6 +131,15 @@ def _wrong_task(task: Any) -> str:
         if not isinstance(found := getattr(task, name, None), str) or not found:
             return f"task {_kind(task)}: {name} is {found!r}, needs a text; train_job.presets.Task has one"
     return ""
+
+
+def _wrong_optimizer(own: Any) -> str:
+    if own is None or (callable(own) and "<" not in getattr(own, "__qualname__", "<")):
+        return ""
+    return (
+        f"optimizer is {'a lambda or local function' if callable(own) else f'a {_kind(own)}'}, needs a function of a module "
+        "that takes the Hyperparameters and gives an optax.GradientTransformation: a run is told from another by its name"
+    )
 
 
 def _check_settings(preset: Preset, named: str) -> None:

@@ -21,8 +21,14 @@ def fingerprint(preset: Preset, data_sha256: str, hyper: Hyperparameters) -> dic
     """Flat, plain values under the names a person would use to change them ("model.layers", "seed", ...)."""
     model = {f"model.{name}": value for name, value in preset.model_description().items()}
     settings = {name: value for name, value in dataclasses.asdict(hyper).items() if _LATER.get(name) != value}
-    whole = {**model, DATA: data_sha256, "optimizer": "adamw", **settings}
+    whole = {**model, DATA: data_sha256, "optimizer": optimizer_name(preset), **settings}
     return json.loads(json.dumps(whole))  # as it will be read back: tuples become lists
+
+
+def optimizer_name(preset: Preset) -> str:
+    """ "adamw", or "module:function" of what a preset has in its place."""
+    own: Any = preset.optimizer
+    return "adamw" if own is None else f"{own.__module__}:{own.__qualname__}"
 
 
 def require_same(run: str, recorded: Mapping[str, Any], asked: Mapping[str, Any], data_name: str) -> None:
@@ -41,8 +47,8 @@ def _cure(field: str, was: Any, data_name: str) -> str:
         return f"pass --steps {was}"
     if field == DATA:
         return f"pass the --data the run began with (now {data_name!r})"
-    if field.startswith("model."):
-        return "go back to the model the run began with"
+    if field.startswith("model.") or field == "optimizer":
+        return f"go back to the {field.partition('.')[0]} the run began with"
     return f"pass --set {field}={was}"
 
 

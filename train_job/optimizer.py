@@ -1,13 +1,16 @@
-"""AdamW (Loshchilov and Hutter, 2019) under a linear warm-up and a cosine decay."""
+"""AdamW (Loshchilov and Hutter, 2019) under a linear warm-up and a cosine decay, or what a preset has in its place."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import optax
 
 from train_job.settings import Hyperparameters
+
+type OwnOptimizer = Callable[[Hyperparameters], optax.GradientTransformation]
 
 
 def schedule(hyper: Hyperparameters) -> optax.Schedule:
@@ -21,12 +24,15 @@ def schedule(hyper: Hyperparameters) -> optax.Schedule:
     )
 
 
-def optimizer(hyper: Hyperparameters) -> optax.GradientTransformation:
-    """AdamW over a flat dict; the global gradient norm is clipped first. Only matrices are decayed."""
+def optimizer(hyper: Hyperparameters, own: OwnOptimizer | None = None) -> optax.GradientTransformation:
+    """AdamW over a flat dict, or `own`; the global gradient norm is clipped first. AdamW decays matrices only."""
+    clip = optax.clip_by_global_norm(hyper.clip_norm) if hyper.clip_norm else optax.identity()
+    if own is not None:
+        # The last changes nothing, and counts: what another optimizer keeps is its own matter.
+        return optax.chain(clip, own(hyper), optax.scale_by_schedule(lambda _: 1.0))
     adamw = optax.adamw(
         schedule(hyper), hyper.beta1, hyper.beta2, weight_decay=hyper.weight_decay, mask=_is_matrix
     )
-    clip = optax.clip_by_global_norm(hyper.clip_norm) if hyper.clip_norm else optax.identity()
     return optax.chain(clip, adamw)
 
 
@@ -36,5 +42,7 @@ def _is_matrix(weights: dict[str, jax.Array]) -> dict[str, bool]:
 
 def updates_done(state: Any) -> jax.Array:
     """int32 scalar: the updates that `optimizer`'s state has seen. The schedule counts by them, not by steps."""
+    if isinstance(state[-1], optax.ScaleByScheduleState):
+        return state[-1].count
     _, (adam, *_) = state
     return adam.count

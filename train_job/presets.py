@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flax import nnx
 
     from train_job.data.sources import Corpus
+    from train_job.optimizer import OwnOptimizer
 
 BUILT_IN = {
     "tiny": "train_job.zoo:tiny",
@@ -179,6 +180,7 @@ class Preset:
     task: Task
     hyper: Hyperparameters = field(default_factory=Hyperparameters)
     upkeep: Upkeep = field(default_factory=Upkeep)
+    optimizer: OwnOptimizer | None = None  # None: AdamW
 
     @property
     def predict_signature(self) -> PredictSignature:

@@ -11,9 +11,11 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 
 from train_job.compute import Compute
 from train_job.errors import OwnCodeFailed, UsageError
+from train_job.fingerprint import optimizer_name
 from train_job.guarded import described, own_code
 from train_job.mesh import Layout
 from train_job.presets import Dataset, PredictSignature
@@ -29,6 +31,7 @@ def rehearse(settings: TrainSettings, data: Dataset, layout: Layout) -> None:
     structure = _structure(settings)
     batch = _batch(settings, data, layout)
     _loss(settings, structure, batch)
+    _optimizer(settings, structure)
     _metrics(settings, structure, data)
     _prediction(settings, structure)
 
@@ -76,6 +79,30 @@ def _loss(settings: TrainSettings, structure: Skeleton, batch: Mapping[str, Any]
         if (leaf.shape, leaf.dtype) != (kept[name].shape, kept[name].dtype):
             raise UsageError(
                 f"{_named(settings)}: a step leaves {name!r} as {described(leaf)}, needs {described(kept[name])}, as it was built"
+            )
+
+
+def _optimizer(settings: TrainSettings, structure: Skeleton) -> None:
+    """One of their own: what it makes of gradients is of the weights' shapes and dtypes."""
+    if settings.preset.optimizer is None:
+        return
+    named = f"{_named(settings)}: optimizer {optimizer_name(settings.preset)}"
+    learned = {name: leaf for name, leaf in structure.abstract.items() if name in structure.trainable}
+
+    with own_code(named):
+        given = settings.preset.optimizer(settings.hyper)
+    if not isinstance(given, optax.GradientTransformation):
+        raise UsageError(f"{named} gave {described(given)}, needs an optax.GradientTransformation")
+
+    def once(weights: dict[str, jax.Array]) -> Any:
+        return given.update(weights, given.init(weights), weights)[0]
+
+    with own_code(named):
+        updates = jax.eval_shape(once, learned)
+    for name, leaf in learned.items():
+        if updates[name].shape != leaf.shape:
+            raise UsageError(
+                f"{named} makes an update {described(updates[name])} of {name!r}, needs {described(leaf)}"
             )
 
 

@@ -78,7 +78,8 @@ def jit_step(
 ) -> Any:
     """The training step under jit, which leaves every leaf where `state`, or its abstract form, has it."""
     loss_of = loss_function(preset.task, skeleton(preset.model), compute)
-    step = _train_step(loss_of, skeleton(preset.model).trainable, optimizer(hyper), hyper.accumulate)
+    transform = optimizer(hyper, preset.optimizer)
+    step = _train_step(loss_of, skeleton(preset.model).trainable, transform, hyper.accumulate)
     placed = shardings(state)
     given = (placed, layout.rows)
     if not layout.processes.alone:

@@ -156,7 +156,7 @@ def _starting_state(
     settings: TrainSettings, layout: Layout, checkpoints: Checkpoints
 ) -> tuple[TrainState, int]:
     """The last checkpoint's state, or a fresh one."""
-    model, transform = settings.preset.model, optimizer(settings.hyper)
+    model, transform = settings.preset.model, optimizer(settings.hyper, settings.preset.optimizer)
     abstract = abstract_state(model, transform, layout)
     latest = layout.said_by_first(checkpoints.latest or 0)  # a volume may show the others an older folder
     if not latest:

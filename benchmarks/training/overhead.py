@@ -89,7 +89,7 @@ class BareLoop:
 
     def __init__(self, settings: TrainSettings, data: Dataset) -> None:
         preset, hyper = settings.preset, settings.hyper
-        structure, transform = skeleton(preset.model), optimizer(hyper)
+        structure, transform = skeleton(preset.model), optimizer(hyper, preset.optimizer)
         self._data, self._hyper, self._done = data, hyper, 0
         self._weights = initialise(preset.model, hyper.seed)
         self._moments = jax.jit(transform.init)(self._weights)
@@ -191,7 +191,7 @@ def alternate(settings: TrainSettings, turns: int) -> Turns:
     settings.run_dir.mkdir(parents=True)
     data, found = preset.task.load(settings.data), Turns(steps)
     layout = lay_out({}, hyper.batch_size, ALONE)
-    transform = optimizer(hyper)
+    transform = optimizer(hyper, preset.optimizer)
     state = fresh_state(preset.model, transform, hyper.seed, abstract_state(preset.model, transform, layout))
     # One small batch of each part: what an evaluation costs is not asked here.
     evaluation = {

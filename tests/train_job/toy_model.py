@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 from flax import nnx
 
 from train_job.data.digits import DigitsData
@@ -27,6 +28,7 @@ from train_job.data.sources import Corpus
 from train_job.data.text import TextData
 from train_job.models.mlp import MlpConfig
 from train_job.models.transformer import TransformerConfig
+from train_job.optimizer import schedule
 from train_job.prefetch import Prefetch
 from train_job.presets import Preset
 from train_job.settings import Hyperparameters, Upkeep
@@ -74,6 +76,23 @@ def toy() -> Preset:
         hyper=Hyperparameters(steps=STEPS, batch_size=4, learning_rate=1e-2, warmup_steps=2),
         upkeep=Upkeep(eval_every=4, checkpoint_every=4),
     )
+
+
+def momentum(hyper: Hyperparameters) -> optax.GradientTransformation:
+    return optax.sgd(schedule(hyper), momentum=0.9)
+
+
+def lion(hyper: Hyperparameters) -> optax.GradientTransformation:
+    return optax.lion(schedule(hyper))
+
+
+def with_momentum() -> Preset:
+    hyper = dataclasses.replace(toy().hyper, learning_rate=0.3)
+    return dataclasses.replace(toy(), hyper=hyper, optimizer=momentum)
+
+
+def with_lion() -> Preset:
+    return dataclasses.replace(with_momentum(), optimizer=lion)
 
 
 def wide() -> Preset:

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import nnx
 
 from train_job.data.arrays import ArrayData
@@ -57,6 +58,35 @@ def with_model(build: Callable[..., Any]) -> Preset:
 
 def needs_an_argument(size: int) -> Preset:
     return right()
+
+
+def optimizer_is_a_lambda() -> Preset:
+    return replace(right(), optimizer=lambda hyper: optax.sgd(hyper.learning_rate))
+
+
+def optimizer_is_a_transformation() -> Preset:
+    return replace(right(), optimizer=optax.sgd(0.1))  # type: ignore[arg-type]
+
+
+def gives_a_number(hyper: Hyperparameters) -> Any:
+    return hyper.learning_rate
+
+
+def optimizer_gives_a_number() -> Preset:
+    return replace(right(), optimizer=gives_a_number)
+
+
+def sums(hyper: Hyperparameters) -> optax.GradientTransformation:
+    del hyper
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        return jax.tree.map(lambda value: value.sum(0), updates), state
+
+    return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+
+
+def optimizer_makes_other_shapes() -> Preset:
+    return replace(right(), optimizer=sums)
 
 
 def model_is_a_dict() -> Preset:
