@@ -20,6 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.text import Text
 
 _LINE_EVERY_S = 10.0
 _WORTH_SAYING = (
@@ -86,7 +87,7 @@ class Bar:
 
     def interval(self, text: str) -> None:
         """Prints the line above the bar."""
-        self._progress.console.print(text, highlight=False)
+        self._progress.console.print(Text(text))  # names of metrics are whoever's: no markup of rich
 
     def __enter__(self) -> Self:
         self._progress.start()

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from converters.compare.figures import Cell, Comparison, WayFigures
 from converters.compare.machine import sentence
@@ -12,7 +13,7 @@ from converters.compare.machine import sentence
 def print_table(found: Comparison, console: Console) -> None:
     """Latency as the median, with the 10th and 90th percentile behind it."""
     title = f"{found.model} version {found.version}, {found.signature}: host arrays in, host arrays out"
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(title, style="table.title"), title_justify="left")
     table.add_column("way", no_wrap=True)
     headings = ["batch", "ms", "10-90%", "/ jit", "rows/s"]
     headings += ["first s"] if found.tokens_per_row is None else ["tokens/s", "first s"]
@@ -23,7 +24,7 @@ def print_table(found: Comparison, console: Console) -> None:
             table.add_row("" if at else way.name, *row(cell), end_section=cell is way.cells[-1])
     console.print(table)
     for line in notes(found):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(Text(line), soft_wrap=True)
 
 
 def row(cell: Cell) -> list[str]:

@@ -206,9 +206,11 @@ def _result(
 def _table(results: Sequence[Result]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     first = results[0]
-    table = Table(title=f"{first.model} version {first.version}, {first.rows_per_request} rows a request")
+    title = f"{first.model} version {first.version}, {first.rows_per_request} rows a request"
+    table = Table(title=Text(title, style="table.title"))
     for heading in ("in flight", "calls/s", "rows/s", "p50 ms", "p99 ms", "errors", "batch", "CPU µs"):
         table.add_column(heading, justify="right")
     for r in results:

@@ -128,6 +128,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
         yield lambda line: print(line, file=sys.stderr, flush=True)
         return
     from rich.console import Console
+    from rich.text import Text
 
     with Console(stderr=True).status("reading the bundle") as status:
-        yield lambda line: status.update(line)
+        yield lambda line: status.update(Text(line))

@@ -67,7 +67,7 @@ def _list(found: Sequence[Run]) -> None:
 def _say_why(console: Any, found: Sequence[Run]) -> None:
     for each in found:
         if each.why:
-            console.print(f"{each.name}: {each.why}", style="yellow", markup=False, highlight=False)
+            console.print(_plain(f"{each.name}: {each.why}", "yellow"))
 
 
 def _columns(found: Sequence[Run], now: float) -> dict[str, list[str]]:
@@ -120,7 +120,7 @@ def _show(found: Sequence[Run]) -> None:
         console.print(_side_by_side(found, f"at step {step}", figures_at(found, step)))
     name = next((each for each in ("val_loss", "train_loss") if all(curve(run, each) for run in found)), None)
     if name is not None:
-        console.print("\n" + "\n".join(_curves(found, name, console.width)), markup=False, highlight=False)
+        console.print(_plain("\n" + "\n".join(_curves(found, name, console.width))))
 
 
 def _facts(found: Sequence[Run]) -> dict[str, list[Any]]:
@@ -174,14 +174,20 @@ def _table(columns: Mapping[str, Sequence[str]]) -> Any:
 
 def _rows(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Any:
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for place, name in enumerate(header):
-        table.add_column(Text(name), no_wrap=place == 0, overflow="fold")
+        table.add_column(_plain(name), no_wrap=place == 0, overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*map(_plain, row))
     return table
+
+
+def _plain(text: str, style: str = "") -> Any:
+    """As it is: a name may look like markup of rich."""
+    from rich.text import Text
+
+    return Text(text, style)
 
 
 def _console() -> Any:

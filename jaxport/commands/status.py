@@ -79,12 +79,13 @@ def _print(found: list[Row], namespace: str) -> None:
 def table(found: list[Row]):
     """A rich table."""
     from rich.table import Table
+    from rich.text import Text
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("stage", "run", "phase", "pods", "failed", "preempted", "step", "metric", "age"):
         shown.add_column(name, justify="left" if name in ("stage", "run", "phase", "metric") else "right")
     for row in found:
-        shown.add_row(
+        cells = (
             row.stage,
             row.run,
             row.phase,
@@ -95,8 +96,7 @@ def table(found: list[Row]):
             "" if row.value is None else f"{row.metric} {row.value:g}",
             age(row.age),
         )
+        shown.add_row(*map(Text, cells))
         if row.detail:
-            from rich.text import Text
-
             shown.add_row("", "", Text(row.detail, overflow="fold"))
     return shown
