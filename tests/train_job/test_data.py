@@ -45,11 +45,11 @@ def test_evaluation_positions_reach_from_the_first_to_near_the_last() -> None:
 
 
 def test_validation_is_the_last_tenth_and_training_never_sees_it() -> None:
-    data = cut(CORPUS, context=16)
-    assert bytes(data.train) + bytes(data.validation) == CORPUS.content
-    assert len(data.validation) == 512
-    last = max(data.batch(0, step, 64)["tokens"].shape[0] for step in range(3))
-    assert last == 64
+    """But for that tenth it sees everything, its very last byte too."""
+    data = cut(Corpus("each byte once", bytes(range(200))), context=16)
+    assert bytes(data.train) == bytes(range(180))
+    assert bytes(data.validation) == bytes(range(180, 200))
+    assert set(data.batch(seed=0, step=0, rows=2000)["tokens"].flat) == set(range(180))
 
 
 def test_a_window_holds_its_inputs_and_one_more_byte() -> None:
@@ -120,20 +120,25 @@ def test_digits_are_split_in_their_order() -> None:
     assert data.baselines()["val_accuracy"].value < 0.15
 
 
+DOCUMENT = b"to be or not to be"
+
+
 class _Counting(http.server.SimpleHTTPRequestHandler):
     requests = 0
+    promised = len(DOCUMENT)
 
     def do_GET(self) -> None:
         type(self).requests += 1
         self.send_response(200)
+        self.send_header("Content-Length", str(type(self).promised))
         self.end_headers()
-        self.wfile.write(b"to be or not to be")
+        self.wfile.write(DOCUMENT)
 
     def log_message(self, format: str, *args: object) -> None:
         return
 
 
-DIGEST = hashlib.sha256(b"to be or not to be").hexdigest()
+DIGEST = hashlib.sha256(DOCUMENT).hexdigest()
 
 
 @pytest.fixture
@@ -169,6 +174,23 @@ def test_other_bytes_than_expected_are_refused_and_not_kept(url: str, tmp_path: 
 
 def test_without_a_network_the_offline_choice_is_named(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentUnfit, match=r"cannot download.*--data stdlib"):
+        fetch("http://127.0.0.1:9/input.txt", DIGEST, tmp_path)
+
+
+def test_a_download_that_ends_too_early_is_said_to(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Counting, "promised", len(DOCUMENT) + 9)
+    with pytest.raises(
+        EnvironmentUnfit, match=r"cannot download http.*: .*18 bytes read, 9 more expected.*; use"
+    ):
+        fetch(url, DIGEST, tmp_path)
+
+
+def test_a_cache_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    kept = tmp_path / f"{DIGEST[:16]}-input.txt"
+    kept.symlink_to("/proc/self/mem")  # a file whose first byte nobody can read
+    with pytest.raises(EnvironmentUnfit, match=rf"cannot read {kept}.*: input/output error; delete it"):
         fetch("http://127.0.0.1:9/input.txt", DIGEST, tmp_path)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
-import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -285,10 +286,28 @@ def as_if_killed_after(run_dir: Path, root: Path, step: int) -> Path:
     return copy
 
 
-def test_the_record_survives_a_writer_that_dies(finished: Path) -> None:
-    """`run.json` is only ever replaced whole, so nothing but whole records can be found."""
-    assert json.loads((finished / "run.json").read_text())["schema_version"] == 1
-    assert not [path for path in finished.iterdir() if path.name.startswith(".run.json")]
+DIES = """
+import dataclasses, pathlib, resource, signal, sys
+from train_job.runs import read_run, write_run
+
+run_dir = pathlib.Path(sys.argv[1])
+record = dataclasses.replace(read_run(run_dir), starts=2)
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+write_run(run_dir, record)
+"""
+
+
+def test_the_record_survives_a_writer_that_dies(finished: Path, tmp_path: Path) -> None:
+    """The kernel kills it at the 101st byte: the record before is there, and the next writer has its way."""
+    before = Path(shutil.copy(finished / "run.json", tmp_path)).read_bytes()
+    dead = subprocess.run([sys.executable, "-c", DIES, str(tmp_path)], check=False, timeout=60)
+    assert dead.returncode == -signal.SIGXFSZ
+    assert (tmp_path / "run.json").read_bytes() == before
+    write_run(tmp_path, dataclasses.replace(read_run(tmp_path), starts=3))
+    assert read_run(tmp_path).starts == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
 def test_a_device_that_is_full_is_one_line_with_what_takes_less(

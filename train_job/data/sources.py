@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import glob
 import hashlib
+import http.client
 import os
 import sys
 import sysconfig
 import tempfile
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -149,13 +149,17 @@ def fetch(url: str, sha256: str, cache: Path) -> bytes:
     """The bytes at `url`, whose digest must be `sha256`; kept in `cache`, so the network is used once.
 
     Raises:
-        EnvironmentUnfit: unreachable. CheckFailed: other bytes than expected.
+        EnvironmentUnfit: unreachable, or what is kept cannot be read. CheckFailed: other bytes than expected.
     """
     kept = cache / f"{sha256[:16]}-{url.rsplit('/', 1)[-1]}"
-    if kept.is_file():
-        content = kept.read_bytes()
-        if hashlib.sha256(content).hexdigest() == sha256:
-            return content  # anything else is a torn or altered file: fetch it again
+    try:
+        content = kept.read_bytes() if kept.is_file() else b""
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"--data: cannot read {kept}, a download that was kept: {describe_cause(error)}; delete it, or make it readable"
+        ) from error
+    if hashlib.sha256(content).hexdigest() == sha256:
+        return content  # anything else is a torn or altered file: fetch it again
     content = _download(url)
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
@@ -168,7 +172,10 @@ def _download(url: str) -> bytes:
     try:
         with urllib.request.urlopen(url, timeout=_DOWNLOAD_TIMEOUT_S) as answer:  # noqa: S310 the digest is checked
             return answer.read()
-    except (OSError, urllib.error.URLError) as error:
+    except (
+        OSError,
+        http.client.HTTPException,
+    ) as error:  # a URLError is an OSError; an answer cut short is none
         reason = getattr(error, "reason", error)
         raise EnvironmentUnfit(
             f"--data: cannot download {url}: {reason}; use --data stdlib (offline) or a file"
