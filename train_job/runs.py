@@ -164,7 +164,7 @@ def writing(run_dir: Path) -> Iterator[None]:
     """Holds the run as its only writer. The kernel drops the lock with the process, kill -9 included.
 
     Raises:
-        RunBusy: another process holds it. StorageFailed: the folder cannot be made.
+        RunBusy: another process holds it, or moves it aside to begin anew. StorageFailed: the folder cannot be made.
     """
     path = run_dir / _LOCK
     try:
@@ -174,6 +174,8 @@ def writing(run_dir: Path) -> Iterator[None]:
         raise StorageFailed.at(run_dir, error) from error
     with stream:
         _claim(stream, run_dir)
+        _require_in_place(stream, run_dir)
+        _say_who(stream)
         yield
 
 
@@ -204,6 +206,24 @@ def _claim(stream: Any, run_dir: Path) -> None:
             ) from None
         except OSError as error:
             raise StorageFailed.at(run_dir, error) from error
+
+
+def _require_in_place(stream: Any, run_dir: Path) -> None:
+    """Raises RunBusy where the lock is of a folder that was moved aside since the file was opened."""
+    try:
+        in_place = os.path.samestat(os.fstat(stream.fileno()), (run_dir / _LOCK).stat())
+    except FileNotFoundError:
+        in_place = False
+    except OSError as error:
+        raise StorageFailed.at(run_dir, error) from error
+    if not in_place:
+        raise RunBusy(
+            f"run {run_dir.name!r} in {run_dir.parent} is begun anew by another process (--no-resume); wait for it, stop "
+            "it, or choose another --run"
+        )
+
+
+def _say_who(stream: Any) -> None:
     # On a full disk the lock holds without its label. Past the stream's buffer: what could not be flushed would
     # be written again when the stream is closed, and fail in place of the error that ended the run.
     with contextlib.suppress(OSError):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from flax import nnx
 from jax.errors import JaxRuntimeError
 from PIL import Image
 
-from train_job import plot, training
+from train_job import plot, runs, training
 from train_job.checkpoints import Checkpoints, list_steps, load_params, read_run
 from train_job.device_memory import DeviceMemoryFull
 from train_job.errors import CheckFailed, EnvironmentUnfit, FingerprintMismatch, RunBusy
@@ -173,6 +174,30 @@ def test_a_second_writer_is_refused_and_told_who_holds_the_run(
     assert caught.value.exit_code == 4
     with writing(settings.run_dir):
         pass
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["begun anew", "not there yet"])
+def test_who_waited_while_the_run_was_moved_aside_writes_neither_that_nor_the_new_one(
+    begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir, aside = tmp_path / "toy", tmp_path / "toy.before-then"
+    run_dir.mkdir()
+    (run_dir / ".lock").touch()
+
+    def moving(_: float) -> None:
+        run_dir.rename(aside)
+        if begun:
+            run_dir.mkdir()
+            (run_dir / ".lock").touch()
+        holder.close()
+
+    monkeypatch.setattr(runs, "time", SimpleNamespace(sleep=moving))
+    with (run_dir / ".lock").open() as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        with pytest.raises(RunBusy, match=r"run 'toy' .* is begun anew"), writing(run_dir):
+            pass
+    assert set(contents(tmp_path)) == set()
+    assert {lock.read_bytes() for lock in tmp_path.glob("*/.lock")} == {b""}
 
 
 def test_a_root_that_cannot_be_written_names_path_and_cause(tmp_path: Path, toy_settings: Settings) -> None:
