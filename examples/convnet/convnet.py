@@ -14,6 +14,7 @@ from flax import nnx
 from sklearn.datasets import load_digits
 
 from train_job.data.arrays import ArrayData
+from train_job.errors import UsageError
 from train_job.presets import Baseline, PredictSignature, Preset, Task
 from train_job.settings import Hyperparameters, Upkeep
 
@@ -60,6 +61,8 @@ class Digits(Task):
     headline = "val_accuracy"
 
     def load(self, data: str | None) -> ArrayData:
+        if data is not None:
+            raise UsageError(f"--data: found {data!r}; the digits come with scikit-learn: leave --data out")
         images, labels = read()
         commonest = np.bincount(labels).max() / len(labels)
         return ArrayData.cut(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -18,6 +21,9 @@ from train_job.rows import OF_THE_LOOP, read_metrics
 from train_job.runs import read_run
 from train_job.settings import TrainSettings
 from train_job.weights import skeleton
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "convnet" / "convnet.py"
 
 
 def started(name: str, root: Path) -> int:
@@ -188,7 +194,14 @@ def test_arrays_in_memory_are_cut_drawn_and_named_by_their_bytes() -> None:
         ArrayData.cut("numbers", {"x": rows, "y": rows[1:]}, validation=1)
 
 
+def test_the_example_takes_no_data_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        sys.modules, "sklearn.datasets", SimpleNamespace(load_digits=None)
+    )  # seconds to import
+    digits = runpy.run_path(str(EXAMPLE))["digits"]
+    with pytest.raises(UsageError, match=r"^--data: found 'typo'; .*: leave --data out$"):
+        digits().task.load("typo")
+
+
 def test_the_page_shows_the_example_as_it_is() -> None:
-    root = Path(__file__).resolve().parents[2]
-    example = (root / "examples" / "convnet" / "convnet.py").read_text()
-    assert f"```python\n{example}```\n" in (root / "docs" / "own-model.md").read_text()
+    assert f"```python\n{EXAMPLE.read_text()}```\n" in (ROOT / "docs" / "own-model.md").read_text()
