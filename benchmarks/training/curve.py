@@ -30,7 +30,7 @@ from train_job.presets import get_preset
 from train_job.rows import read_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
-TOLERANCE = 0.005
+TOLERANCE, EVERY = 0.005, 100
 PRESETS = ("nano", "tiny")
 
 type Losses = dict[int, float]  # steps done -> mean validation loss, in nats
@@ -103,8 +103,11 @@ def verdict(ours: Losses, theirs: Losses, tolerance: float) -> tuple[bool, str]:
 
 
 def command(options: argparse.Namespace) -> str:
-    """As it is to be typed; a path of --data by its name alone."""
+    """As it is to be typed; a path of --data by its name alone, and what decides nothing left out."""
     words = f"--preset {options.preset} --steps {options.steps} --data {Path(options.data).name}"
+    for name, default in (("every", EVERY), ("tolerance", TOLERANCE)):
+        if (given := getattr(options, name)) != default:
+            words += f" --{name} {given}"
     return f"python -m benchmarks.training.curve {words}"
 
 
@@ -128,7 +131,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     flag("--preset", choices=PRESETS, default="nano")
     flag("--steps", type=int, default=1000)
     flag("--data", default="tinyshakespeare", help="as of jaxport train (default: tinyshakespeare)")
-    flag("--every", type=int, default=100, help="steps between two evaluations (default: 100)")
+    flag("--every", type=int, default=EVERY, help=f"steps between two evaluations (default: {EVERY})")
     flag("--tolerance", type=float, default=TOLERANCE, help=f"as a share (default: {TOLERANCE})")
     flag("--root", type=Path, help="for what both write (default: work/curve/PRESET)")
     flag("--docs", action="store_true", help="write table and curve into docs/benchmarks.md")

@@ -18,6 +18,13 @@ def test_a_worse_curve_is_no_success_and_a_better_one_is() -> None:
     assert curve.verdict({100: 0.5}, theirs, 0.005)[0]
 
 
+def test_the_documented_command_is_the_one_that_was_given() -> None:
+    plain = ["--preset", "tiny", "--steps", "9", "--data", "tinyshakespeare"]
+    for more in [], ["--every", "3"], ["--every", "3", "--tolerance", "0.25"]:
+        said = curve.command(curve.parsed([*plain, *more]))
+        assert said == " ".join(["python -m benchmarks.training.curve", *plain, *more])
+
+
 def test_both_loops_do_the_same_work_in_turns(tmp_path: Path) -> None:
     wanted = {"eval_every": "2", "checkpoint_every": "4", "warmup_steps": "1"}
     turns = alternate(TrainSettings.from_flags("digits", root=tmp_path, overrides=wanted), 4)
