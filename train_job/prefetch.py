@@ -47,7 +47,9 @@ class Prefetch:
     def take(self, step: int) -> Batch | None:
         """The batch of `step`, which is the next in order. Raises what its making raised.
 
-        None where the run is to stop and the batch is not there: a volume that does not answer keeps nobody from saving.
+        None where the run is to stop and the batch is not there: a volume that does not answer keeps no process alone
+        from saving. One with peers hears of a signal by the votes of a step (`train_job.mesh.PeerVotes`), which are counted on
+        the thread that waits here: it waits for its batch, however long that takes.
         """
         began = time.perf_counter()
         while True:
