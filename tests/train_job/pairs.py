@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 DATA = argparse.__file__  # 100,000 bytes of real text
 STEPS = 12  # of the toy preset
 IMAGES = ("1.0", "1.1")
-ALIVE_S = 120
+ALIVE_S = 300  # of a busy machine
 
 
 @dataclass(frozen=True)
@@ -94,4 +94,8 @@ def run_pair(
     """Both from start to end; `first` and `second` are further variables of each."""
     port = free_port()
     pair = [start(index, port, root, flags, own) for index, own in enumerate((first, second))]
-    return end(pair[0]), end(pair[1])
+    try:
+        return end(pair[0]), end(pair[1])
+    finally:
+        for process in pair:
+            process.kill()
