@@ -1,8 +1,8 @@
 """Steps of jaxport's own training loop and of a bare one, in turns in one process.
 
 The bare loop is what a person writes first: value_and_grad of the same model and loss, the same optimizer, under one
-jit that donates its state. Turns are short, and every ratio is of two that follow each other, so that a machine that
-drifts slows both.
+jit that donates its state. Turns are short, every ratio is of one to the mean of the two of the other loop beside it, so
+that a machine that drifts slows both, and the same small evaluation comes before each: neither begins warmer.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import dataclasses
 import statistics
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -39,7 +41,8 @@ WAIT = "input_wait_seconds"  # of a row of metrics.jsonl: how long a step waited
 
 @dataclass
 class Turns:
-    """Seconds of each turn, all of the same number of steps. A turn of ours follows the bare one at its place.
+    """Seconds of each turn, all of the same number of steps. A turn of ours follows the bare one at its place, and comes
+    before the next one; there is one more of these.
 
     saving: whether a checkpoint was saved in the background of ours. waited: how long ours stood still for batches.
     *_losses: means over the steps of a turn; that they are the same says that both did the same work. outlasted: saves
@@ -57,8 +60,13 @@ class Turns:
 
     def ratios(self, saving: bool) -> list[float]:
         """ours / bare, of the turns with a save in their background, or of those without."""
-        turns = zip(self.bare, self.ours, self.saving, strict=True)
+        turns = zip(self.beside, self.ours, self.saving, strict=True)
         return [ours / bare for bare, ours, saved in turns if saved is saving]
+
+    @property
+    def beside(self) -> list[float]:
+        """The mean seconds of the two bare turns beside each of ours."""
+        return [(before + after) / 2 for before, after in pairwise(self.bare)]
 
     @property
     def step_seconds(self) -> float:
@@ -67,15 +75,15 @@ class Turns:
 
     @property
     def save_seconds(self) -> list[float]:
-        """What each turn with a save took longer than the bare one before it, beyond what turns without do."""
+        """What each turn with a save took longer than the bare ones beside it, beyond what turns without do."""
         usual = statistics.median(self.ratios(saving=False))
-        turns = zip(self.bare, self.ours, self.saving, strict=True)
+        turns = zip(self.beside, self.ours, self.saving, strict=True)
         return [ours - usual * bare for bare, ours, saved in turns if saved]
 
     @property
     def disagreement(self) -> float:
         """The largest relative difference of the two loops' losses."""
-        bare, ours = np.array(self.bare_losses), np.array(self.our_losses)
+        bare, ours = np.array(self.bare_losses[:-1]), np.array(self.our_losses)
         return float(np.max(np.abs(ours / bare - 1)))
 
     @property
@@ -148,11 +156,17 @@ class Alternating(MetricsLog):
     """
 
     def __init__(
-        self, settings: TrainSettings, data: Paced, bare: BareLoop, turns: Turns, checkpoints: Checkpoints
+        self,
+        settings: TrainSettings,
+        data: Paced,
+        bare: BareLoop,
+        turns: Turns,
+        checkpoints: Checkpoints,
+        between: Callable[[], object],
     ) -> None:
         super().__init__(settings.run_dir, 0)
         self._settings, self._data, self._bare, self._turns = settings, data, bare, turns
-        self._checkpoints = checkpoints
+        self._checkpoints, self._between = checkpoints, between
         self._began = self._ended = 0.0
         bare.run(turns.steps)
 
@@ -170,11 +184,12 @@ class Alternating(MetricsLog):
         if self._checkpoints.under_way:
             self._turns.outlasted += 1
         self._checkpoints.wait()  # what is left of it would slow the bare loop
+        with self._data.paused():
+            seconds, loss = self._bare.run(self._turns.steps)
+            self._between()
+        self._turns.bare.append(seconds)
+        self._turns.bare_losses.append(loss)
         if row["step"] < self._settings.hyper.steps:
-            with self._data.paused():
-                seconds, loss = self._bare.run(self._turns.steps)
-            self._turns.bare.append(seconds)
-            self._turns.bare_losses.append(loss)
             # What is saved at this step, once this returns, is written in the background of the turn to come.
             self._turns.saving.append(row["step"] % self._settings.upkeep.checkpoint_every == 0)
         self._began, self._ended = time.perf_counter(), 0.0
@@ -201,10 +216,16 @@ def alternate(settings: TrainSettings, turns: int) -> Turns:
     batch = layout.batch(data, hyper.seed, 0)
     programs = compile_programs(preset, hyper, settings.upkeep, layout, state, batch, evaluation["val"])
     paced: Any = Paced(data)
+    bare, copied = BareLoop(settings, data), jax.tree.map(jnp.copy, state.weights)
+
+    def between() -> None:
+        """What the loop does between two turns, for the bare one as well."""
+        jax.device_get([programs.evaluate(copied, batches) for batches in evaluation.values()])
+
     with (
         Preemption() as preemption,
         Checkpoints(settings.run_dir, settings.upkeep) as checkpoints,
-        Alternating(settings, paced, BareLoop(settings, data), found, checkpoints) as log,
+        Alternating(settings, paced, bare, found, checkpoints, between) as log,
     ):
 
         def evaluate(weights: Any, batches: Any) -> Any:

@@ -29,22 +29,26 @@ def test_both_loops_do_the_same_work_in_turns(tmp_path: Path) -> None:
     wanted = {"eval_every": "2", "checkpoint_every": "4", "warmup_steps": "1"}
     turns = alternate(TrainSettings.from_flags("digits", root=tmp_path, overrides=wanted), 4)
     assert turns.disagreement < 1e-5
-    assert len(turns.ours) == len(turns.bare) == 4
+    assert len(turns.ours) == 4 and len(turns.bare) == 5, "each of ours is between two"
     assert turns.saving == [False, True, False, True]
     assert all(seconds > 0 for seconds in turns.ours)
 
 
 def test_loops_that_differ_are_no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = Turns(
-        2, [1.0] * 4, [1.0] * 4, [False, True] * 2, [0.0] * 4, bare_losses=[1.0] * 4, our_losses=[1.0, 1.0, 1.1, 1.0]
+        2, [1.0] * 5, [1.0] * 4, [False, True] * 2, [0.0] * 4, bare_losses=[1.0] * 5, our_losses=[1.0, 1.0, 1.1, 1.0]
     )  # fmt: skip
     monkeypatch.setattr(overhead_command, "measured", lambda *_: turns)
     assert overhead_command.main(["--turns", "4"]) == 1
     turns.our_losses[2] = 1.0
     assert overhead_command.main(["--turns", "4"]) == 0
+    turns.outlasted = 1
+    assert overhead_command.main(["--turns", "4"]) == 1, "what is left of a save is in the next turn"
 
 
 def test_a_save_costs_what_its_turns_take_beyond_the_others() -> None:
-    turns = Turns(2, bare=[1.0, 1.0, 2.0, 2.0], ours=[1.1, 1.4, 2.2, 2.5], saving=[False, True, False, True])
+    bare = [0.8, 1.2, 0.8, 3.2, 0.8]  # means of neighbours: 1, 1, 2, 2
+    turns = Turns(2, bare=bare, ours=[1.1, 1.4, 2.2, 2.5], saving=[False, True, False, True])
     np.testing.assert_allclose(turns.save_seconds, [0.3, 0.3])
-    assert turns.step_seconds == 0.75
+    np.testing.assert_allclose(turns.ratios(saving=False), [1.1, 1.1])
+    assert turns.step_seconds == 0.4
