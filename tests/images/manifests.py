@@ -14,6 +14,7 @@ SHORTER = {"train": ["--steps", "40", "--set", "batch_size=8", "--set", "checkpo
 # The variables that something in the images reads.
 KNOWN_VARIABLES = {
     "JAX_PLATFORMS",
+    "JAX_COMPILATION_CACHE_DIR",
     "JAX_COORDINATOR_ADDRESS",
     "JAX_NUM_PROCESSES",
     "JAX_PROCESS_ID",
