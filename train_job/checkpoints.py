@@ -21,7 +21,7 @@ from typing import Any, Self
 import jax
 from orbax.checkpoint import v1 as ocp
 
-from train_job.damage import ORBAX_LOG, Unreadable, file_names, is_vanishing, reading
+from train_job.damage import ORBAX_LOG, Unreadable, file_names, is_vanishing, reading, without_late_answers
 from train_job.errors import CheckFailed, StorageFailed, UnknownStep, root_cause
 from train_job.json_text import parse_json
 from train_job.presets import preset_of_run
@@ -145,6 +145,8 @@ class Checkpoints:
         # Typed more loosely: the policies' signatures and the protocol they are passed as differ in one class.
         self._log_level = ORBAX_LOG.level
         ORBAX_LOG.setLevel(logging.CRITICAL)  # its threads log tracebacks of what is raised here in one line
+        self._quiet = contextlib.ExitStack()
+        self._quiet.enter_context(without_late_answers())
         self._upkeep, self._remover = upkeep, Remover(self._directory)
         # A checkpoint that cannot be read is none of those that may go.
         self._losses = {
@@ -269,6 +271,7 @@ class Checkpoints:
                 self._orbax.close()
             self._remover.wait()
             ORBAX_LOG.setLevel(self._log_level)
+            self._quiet.close()
 
     def _retain(self, latest: int) -> None:
         gone = superfluous(self._losses, self._upkeep)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from train_job.errors import CheckFailed, EnvironmentUnfit
 
@@ -66,6 +68,27 @@ def reading(path: Path) -> Iterator[None]:
         _ASYNCIO_LOG.removeFilter(unheard)
     finally:
         ORBAX_LOG.setLevel(level)
+
+
+@contextlib.contextmanager
+def without_late_answers() -> Iterator[None]:
+    """Keeps from standard error what TensorStore's threads have to say of a save that has failed already.
+
+    The write that failed ended the save and its event loop; the others come back to that, where nobody can raise. The
+    failure itself is raised to whoever waits for the save.
+    """
+    before = sys.unraisablehook
+
+    def heard(unraisable: Any) -> None:
+        error = unraisable.exc_value
+        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+            before(unraisable)
+
+    sys.unraisablehook = heard
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def file_names(path: Path) -> set[Path]:

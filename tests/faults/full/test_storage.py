@@ -1,6 +1,5 @@
 """A full disk and a volume that turns read-only: exit 4, one line, the last checkpoint whole, and a way on."""
 
-import re
 from pathlib import Path
 
 from tests.faults.volumes import in_namespace, needs_mounts
@@ -22,9 +21,7 @@ def test_a_disk_that_fills_up_ends_the_run_and_spares_the_last_checkpoint(tmp_pa
     assert lines[failed - 1].startswith("error: cannot write ")
     assert lines[failed + 1].startswith("whole ")
     assert lines[-2:] == ["exit 0", "whole 200"]
-    # TensorStore may print one for each write that ends after the save that it was part of has failed.
-    late = r"Traceback \(most recent call last\):\n(?:  .*\n)+RuntimeError: Event loop is closed\n"
-    assert "Traceback" not in re.sub(late, "", said)
+    assert "Traceback" not in said
 
 
 def test_a_volume_that_is_read_only_ends_the_run_and_spares_the_last_checkpoint(tmp_path: Path) -> None:
