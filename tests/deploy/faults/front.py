@@ -109,10 +109,25 @@ FAULTS = (
     ),
     Fault(
         front.connections_are_bounded,
-        "stream_idle_timeout 30000s",
-        said("stream_idle_timeout: 300s", "stream_idle_timeout: 30000s"),
+        "stream_flush_timeout 30000s",
+        said("stream_flush_timeout: 60s", "stream_flush_timeout: 30000s"),
     ),
-    Fault(front.connections_are_bounded, "stream_idle_timeout None", said("stream_idle_timeout: 300s", "")),
+    Fault(front.connections_are_bounded, "stream_flush_timeout None", said("stream_flush_timeout: 60s", "")),
+    Fault(
+        front.calls_end,
+        "/: {'max_stream_duration': None, 'idle_timeout': None}",
+        said("max_stream_duration: 60s, grpc", "grpc"),
+    ),
+    Fault(
+        front.calls_end,
+        "/inference.GRPCInferenceService/ModelStreamInfer: {'max_stream_duration': None, 'idle_timeout': '0s'}",
+        said("idle_timeout: 3600s, host", "idle_timeout: 0s, host"),
+    ),
+    Fault(
+        front.calls_end,
+        "/grpc.reflection.: {'max_stream_duration': None, 'idle_timeout': None}",
+        said("idle_timeout: 300s, host", "host"),
+    ),
     Fault(
         front.connections_are_bounded,
         "max_active_downstream_connections []",

@@ -18,7 +18,7 @@ TLS_VERSIONS = {"TLSv1_2", "TLSv1_3"}
 # What a connection may take of the proxy, where nothing that is quick to test shows it: the least and the most.
 SECONDS = {
     "request_headers_timeout": (1, 30),
-    "stream_idle_timeout": (60, 600),
+    "stream_flush_timeout": (10, 300),
     "drain_timeout": (1, 10),
     "delayed_close_timeout": (0.1, 5),
     "max_connection_duration": (60, 600),
@@ -26,6 +26,10 @@ SECONDS = {
 }
 # A client that has vanished without a word is found within a few minutes, and one that is slow is not taken for one.
 KEEPALIVE = {"interval": (10, 120), "timeout": (5, 60)}
+# Of a call by itself: it is over after so many seconds, or after so many in which nothing has come or gone.
+CALL = {"max_stream_duration": (10, 600), "idle_timeout": (60, 3600)}
+# Told of changes for as long as their connection lives.
+ENDLESS = {"/grpc.health.v1.Health/Watch"}
 STREAMS = (100, 1000)
 CONNECTIONS = (100, 10_000)
 HEAP = "envoy.resource_monitors.fixed_heap"
@@ -182,12 +186,30 @@ def connections_are_bounded(objects: Objects) -> Iterator[str]:
                 yield from (
                     f"{envoy}: {said}" for said in _outside(f"connection_keepalive.{key}", [value], bounds)
                 )
-            for key in ("request_headers_timeout", "stream_idle_timeout"):
-                if key not in manager:
-                    yield f"{envoy}: {key}: none for gRPC"
+            if "stream_flush_timeout" not in manager:
+                yield f"{envoy}: stream_flush_timeout: none for gRPC"
         most = _of(config, "max_active_downstream_connections")
         if not most or not all(_within(value, CONNECTIONS) for value in most):
             yield f"{envoy}: max_active_downstream_connections {most}; needed: {CONNECTIONS}"
+
+
+def calls_end(objects: Objects) -> Iterator[str]:
+    """The manager's own timer for idle calls is off, so each route to the server says when a call ends by itself."""
+    for _, _, envoy, config in fronted(objects):
+        for manager in _managers(config, "grpc"):
+            for route in (each for value in _of(manager, "routes") for each in value if "route" in each):
+                path = route["match"].get("path") or route["match"]["prefix"]
+                limits = {
+                    "max_stream_duration": route["route"]
+                    .get("max_stream_duration", {})
+                    .get("max_stream_duration"),
+                    "idle_timeout": route["route"].get("idle_timeout"),
+                }
+                if path not in ENDLESS and not any(
+                    value is not None and not [*_outside(key, [value], CALL[key])]
+                    for key, value in limits.items()
+                ):
+                    yield f"{envoy}: {path}: {limits}; needed: one of {CALL}"
 
 
 def _outside(key: str, values: list[object], bounds: tuple[float, float]) -> Iterator[str]:
@@ -229,5 +251,6 @@ POLICIES = (
     certificates_are_where_envoy_reads_them,
     tls_is_not_old,
     connections_are_bounded,
+    calls_end,
     load_is_shed_before_the_heap_is_full,
 )
