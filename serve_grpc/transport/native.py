@@ -16,6 +16,7 @@ import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pygrpc_native import EVENT_CANCEL, NativeGrpcFront
 
@@ -68,6 +69,8 @@ class NativeTransport:
         self._started = False
         self._open: dict[int, Call] = {}  # the receiver's thread adds, whoever answers removes
         self._accepted = 0  # touched by the receiver's thread only
+        # A proxy, for which the unix socket is, has waited for its client's calls and sends them together.
+        self._looks_again = not target.startswith("unix:")
         self._alone = True  # whether the last call came by itself; the receiver's thread only
         self._draining = threading.Event()
 
@@ -160,13 +163,8 @@ class NativeTransport:
             if events is None:
                 time.sleep(timeout)  # closed
             return calls
-        # The first call wakes this thread while the front still reads its neighbours: let it, where it has no core of its
-        # own, and take them along. One that has come alone, after one that had, is not kept waiting for them.
-        alone, self._alone = self._alone, len(events) == 1
-        if len(events) < most and not (alone and self._alone):
-            os.sched_yield()
-            events += front.recv_batch_details(most - len(events), 0) or ()
-            self._alone = len(events) == 1
+        if self._looks_again:
+            events = self._with_neighbours(events, most)
         now = time.monotonic()
         opened, paths, limit = self._open, self._paths, self._max_message_bytes
         draining = self._draining.is_set()
@@ -189,6 +187,17 @@ class NativeTransport:
             calls.append(call)
         self._accepted += len(calls)
         return calls
+
+    def _with_neighbours(self, events: list[Any], most: int) -> list[Any]:
+        """The first call wakes this thread while the front still reads those beside it: lets it, where it has no core of its
+        own, and takes them along. One that has come alone, after one that had, is not kept waiting for them.
+        """
+        alone, self._alone = self._alone, len(events) == 1
+        if len(events) < most and not (alone and self._alone):
+            os.sched_yield()
+            events += self._front.recv_batch_details(most - len(events), 0) or ()
+            self._alone = len(events) == 1
+        return events
 
     def _refused(self, call_id: int, payload: bytes, remaining: float | None) -> bool:
         """Whether a call was answered here: too large, too late, or the server is leaving."""
