@@ -8,7 +8,6 @@ before its size can be checked, expands gzip without a limit, has no TLS, no con
 elsewhere when it drains.
 """
 
-import os
 import shutil
 import tempfile
 import threading
@@ -16,7 +15,6 @@ import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pygrpc_native import EVENT_CANCEL, NativeGrpcFront
 
@@ -69,9 +67,6 @@ class NativeTransport:
         self._started = False
         self._open: dict[int, Call] = {}  # the receiver's thread adds, whoever answers removes
         self._accepted = 0  # touched by the receiver's thread only
-        # A proxy, for which the unix socket is, has waited for its client's calls and sends them together.
-        self._looks_again = not target.startswith("unix:")
-        self._alone = True  # whether the last call came by itself; the receiver's thread only
         self._draining = threading.Event()
 
     def start(self) -> str:
@@ -163,8 +158,6 @@ class NativeTransport:
             if events is None:
                 time.sleep(timeout)  # closed
             return calls
-        if self._looks_again:
-            events = self._with_neighbours(events, most)
         now = time.monotonic()
         opened, paths, limit = self._open, self._paths, self._max_message_bytes
         draining = self._draining.is_set()
@@ -187,17 +180,6 @@ class NativeTransport:
             calls.append(call)
         self._accepted += len(calls)
         return calls
-
-    def _with_neighbours(self, events: list[Any], most: int) -> list[Any]:
-        """The first call wakes this thread while the front still reads those beside it: lets it, where it has no core of its
-        own, and takes them along. One that has come alone, after one that had, is not kept waiting for them.
-        """
-        alone, self._alone = self._alone, len(events) == 1
-        if len(events) < most and not (alone and self._alone):
-            os.sched_yield()
-            events += self._front.recv_batch_details(most - len(events), 0) or ()
-            self._alone = len(events) == 1
-        return events
 
     def _refused(self, call_id: int, payload: bytes, remaining: float | None) -> bool:
         """Whether a call was answered here: too large, too late, or the server is leaving."""
